@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from draftloop.interruption import ends_at_once
 
-with ends_at_once("drafter"):  # they take half a second
+with ends_at_once("drafter"):  # these imports take half a second
     import asyncio
     import sys
 
@@ -16,7 +16,7 @@ with ends_at_once("drafter"):  # they take half a second
 
 async def serve(settings: DrafterSettings) -> None:
     """Listens at once, is ready when the model is warm, drains on SIGTERM."""
-    # Importing torch takes seconds: what is wrong is refused, and --help answered, before that.
+    # Importing torch takes seconds, so wrong settings are refused and --help is answered first.
     require_model_folder(settings.model)
     with importing(settings.start_lock):
         from drafter_service.servicer import SERVICE_NAME, DrafterServicer, register
@@ -36,7 +36,7 @@ async def serve(settings: DrafterSettings) -> None:
 
     async def start() -> None:
         async with turn(settings.start_lock):
-            # Before the model's costs are measured: what compiles beside that makes it look dear.
+            # Before the model's costs are measured: compiling at the same time would inflate them.
             await asyncio.to_thread(warm_up_phrases)
             await host.start(warm_up)
 

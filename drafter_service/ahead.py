@@ -1,4 +1,4 @@
-"""Drafting ahead: what a session's strategy does while the target verifies its last draft."""
+"""Drafting ahead: a session's strategy extends its last draft while the target verifies it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ log = logs.get(__name__)
 
 
 class Ahead:
-    """Begun behind every answer, ended before the next question is looked at."""
+    """Drafts ahead for one session, from each answer until its next request."""
 
     def __init__(self, engine: Engine, strategy: Strategy, *, wanted: bool) -> None:
         self._engine, self._strategy, self._wanted = engine, strategy, wanted
@@ -21,7 +21,7 @@ class Ahead:
         self._under_way: Awaited[None] | None = None
 
     def begin(self) -> None:
-        """Returns at once; nothing happens where it is not `wanted`, or under way already."""
+        """Starts without waiting; no effect if not `wanted` or already running."""
         if not self._wanted or self._under_way is not None:
             return
         self._ended, self._timings = False, ServiceTimings()
@@ -29,23 +29,23 @@ class Ahead:
         self._under_way = self._engine.awaited(task, self._timings, self._strategy.session.slot)
 
     async def end(self) -> int:
-        """Waits for the forward under way, if there is one; how many were run ahead."""
+        """Waits for the running forward, if any; returns how many forwards were run ahead."""
         self._ended = True
         if self._under_way is None:
             return 0
         try:
             await self._under_way
-        except Exception as error:  # the next draft begins from nothing, as it would without
+        except Exception as error:  # the next draft starts anew, as it would without this
             log.warning("drafting ahead failed", error=str(error))
         self._under_way = None
         return self._timings.forwards
 
     def cancel(self) -> None:
-        """Ends it without waiting: the session is over."""
+        """Stops without waiting: the session is over."""
         self._ended = True
         if self._under_way is not None:
             self._under_way.cancel()
 
     def _is_wanted(self) -> bool:
-        """Called on the engine's thread. Who was asked for a draft comes first."""
+        """Called on the engine's thread. Sessions that wait for a draft have precedence."""
         return not self._ended and self._engine.alone

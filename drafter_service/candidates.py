@@ -1,7 +1,7 @@
-"""A draft tree that grows over several forwards of the draft model, and knows what of it was run.
+"""A draft tree that grows over several forwards of the draft model and tracks which nodes were run.
 
-Children of a node are ranked by the draft model's law with the target's own noise on it, so the
-few best hold the target's token far more often than the likeliest.
+A node's children are ranked by the draft model's log-probabilities plus the target's own noise, so
+the few best contain the target's token far more often than the most probable ones would.
 """
 
 from __future__ import annotations
@@ -30,23 +30,24 @@ from draftloop.runtime.prepared import Pass, Passes, Prepared
 from draftloop.tree import ROOT, SOURCES, DraftBudget, DraftTree
 from phrase_store.stops import in_order
 
-FIRST_ROOM = 512  # nodes; where more are looked at there is room for twice as many
+FIRST_ROOM = 512  # nodes at first; doubled when more are needed
 NO_DELTA = -1.0
 
 
 class Candidates:
     """Nodes, parents before children; the same token under the same parent is one node.
 
-    `children`: most of one node that the draft model is asked for. A draft takes these steps:
+    An end is a node whose children are to be added next. `children`: maximum number of children
+    that the draft model adds to one node. A draft takes these steps:
 
-        advance             from the last draft to the text as it is by now
-        plan, offer         how far it may grow, and what other sources have for it
-        begin               the first ends
-        while it `grows`    make_room, run (its logits come from a forward), take, next_ends;
-                            or passes, which is all of that in one call;
-                            or take_known, next_ends, where no forward is needed
-        choose, build       what is worth verifying
-        judge               what the target said
+        advance             moves the root to the end of the committed text
+        plan, offer         sets the limits of growth; adds nodes of other sources
+        begin               sets the first ends
+        while it `grows`    make_room, run (a forward returns its logits), take, next_ends;
+                            or passes, which does all of that in one call;
+                            or take_known, next_ends, if no forward is needed
+        choose, build       selects the nodes that are worth verifying, as a `DraftTree`
+        judge               learns from the target's tokens
     """
 
     def __init__(self, session: DrafterSession, children: int) -> None:
@@ -68,11 +69,11 @@ class Candidates:
         self.clear()
 
     def learn_by(self, calibration: Calibration) -> None:
-        """How far the draft model's own nodes are believed from now on, and what they teach."""
+        """Sets the calibration that the draft model's own nodes use and update from now on."""
         self._learned = Learned(calibration, self.session.experience.reviews)
 
     def clear(self) -> None:
-        """Forgets all nodes, and what is known of the root; the slot is left as it is."""
+        """Removes all nodes and what is known of the root; the slot is unchanged."""
         self._start = len(self.session.committed)
         tree_nodes.clear(self._tree, False)
 
@@ -81,22 +82,22 @@ class Candidates:
 
     @property
     def nodes(self) -> NodeRecords:
-        """All records of `tree_nodes.NODE`, the root's not among them."""
+        """All nodes as records of `tree_nodes.NODE`, without the root."""
         return self._tree.nodes[: len(self)]
 
     @property
     def drafted(self) -> int:
-        """Nodes that the draft model proposed."""
+        """Number of nodes that the draft model proposed."""
         return self._count("drafted")
 
     @property
     def root_is_run(self) -> bool:
-        """Whether it is known what the draft model says after the last committed token."""
+        """Whether the draft model's output after the last committed token is known."""
         return bool(self._tree.nodes[ROOT]["row"] != UNRUN)
 
     @property
     def ends(self) -> list[int]:
-        """What grows next."""
+        """Nodes that grow next."""
         ends: list[int] = self._tree.ends[: self._count("ends")].tolist()
         return ends
 
@@ -107,7 +108,7 @@ class Candidates:
 
     @property
     def too_dear(self) -> bool:
-        """Whether growth ended because a further forward would not pay."""
+        """Whether growth ended because another forward would not pay."""
         return self._count("why") == tree_ends.TOO_DEAR
 
     @property
@@ -121,7 +122,7 @@ class Candidates:
 
     @property
     def _wanted(self) -> int:
-        """Nodes that are wanted at most, as planned."""
+        """Maximum number of nodes, as planned."""
         return int(self._tree.plan["most"][0])
 
     @property
@@ -135,7 +136,7 @@ class Candidates:
         self, budget: DraftBudget, *, together: int, most: int, max_depth: int, least: float,
         delta: float = NO_DELTA,
     ) -> None:  # fmt: skip
-        """How the tree is to grow: see `tree_nodes.PLAN`. What forwards cost is the budget's."""
+        """Sets how the tree grows (`tree_nodes.PLAN`); the prices are those of the budget."""
         plan, state = self._tree.plan[0], self._tree.state[0]
         plan["children"], plan["together"] = self._children, together
         plan["most"], plan["max_depth"], plan["least"] = most, max_depth, least
@@ -145,14 +146,14 @@ class Candidates:
         state["expected"], state["why"] = 0.0, 0
 
     def offer(self, tree: DraftTree, max_depth: int) -> None:
-        """Adds nodes that another source proposes, as far as they are within the depth."""
+        """Adds the nodes that another source proposes, down to `max_depth`."""
         if tree:
             self._hold(len(tree))
             whole = np.array((tree.token_ids, tree.parents, tree.sources), np.int64)
             tree_nodes.offer(self._tree, whole, np.array(tree.estimates, np.float64), max_depth)
 
     def begin(self, reviewed: int = 0) -> None:
-        """The first ends: the root, and of the offered nodes the best, which are run with it."""
+        """Sets the first ends: the root, and the `reviewed` best offered nodes, run with it."""
         tree = self._tree
         tree.ends[0], tree.state["ends"] = ROOT, 1
         if reviewed and not self.root_is_run:
@@ -161,7 +162,7 @@ class Candidates:
             tree.ends[: self._count("ends")].sort()
 
     def begin_behind(self, chain: DraftTree) -> None:
-        """The first end: the last token of a chain, all of whose other tokens were run."""
+        """Sets the first end: the last token of a chain whose other tokens were all run."""
         if not chain:
             self.begin()
             return
@@ -172,18 +173,18 @@ class Candidates:
         self._tree.ends[0], state["ends"] = last, 1
 
     def chain(self, first: int) -> list[tuple[int, float, float]]:
-        """Of a chain, from its token `first` on: each token, its share of scores, its estimate."""
+        """The nodes of a chain from index `first` on, as (token, share of scores, estimate)."""
         known = self.nodes[first:]
         shares = self._tree.said_shares[self._tree.nodes["row"][known["parent"]], 0]
         told = (known["token"], shares, known["estimate"])
         return list(zip(*(field.tolist() for field in told), strict=True))
 
     def next_ends(self, economy: Economy) -> None:
-        """Open ends that pay; none where none does."""
+        """Sets the next ends: those that pay, or none."""
         tree_ends.next_ends(self._tree, economy.state)
 
     def every_end(self, most: int) -> None:
-        """Up to `most` open ends, or all of those whose children are known, whatever they cost."""
+        """Sets the next ends, at any cost: all whose children are known, else up to `most`."""
         tree = self._tree
         self._choose(len(self))
         tree_ends.open_up(tree, 0, self._max_depth)
@@ -193,26 +194,26 @@ class Candidates:
 
     @property
     def all_known(self) -> bool:
-        """Whether the children of all ends are known without a forward."""
+        """Whether the children of all ends are known, so that no forward is needed."""
         return tree_ends.all_known(self._tree)
 
     def take_known(self) -> None:
-        """Takes in what the draft model said after the ends before."""
+        """`take` with the draft model's stored outputs after these ends, from earlier forwards."""
         self._hold(self._wanted)
         tree_children.take_known(self._tree, self._learned)
 
     def make_room(self) -> None:
-        """For the ends: the slot keeps rows of chosen nodes only where it has not enough."""
+        """Ensures that the slot has rows for the ends; if not, only chosen nodes keep theirs."""
         if tree_ends.nodes_to_run(self._tree) > self._room:
             self._retain()
 
     @property
     def _room(self) -> int:
-        """Rows that the slot has left for nodes."""
+        """Rows left in the slot for nodes."""
         return self.session.model.options.max_draft_nodes - self.session.slot.pending
 
     def run(self) -> Forward:
-        """The forward over the ends, and over the root before all others if it was not run yet."""
+        """The forward over the ends, preceded by committed tokens if the root was not run yet."""
         session, slot, tree = self.session, self.session.slot, self._tree
         nodes = [node for node in self.ends if node != ROOT]
         tail = () if self.root_is_run else session.committed[slot.length :]
@@ -228,7 +229,10 @@ class Candidates:
         return Forward(session.model, slot, tail, token_ids, parents, logits_from=logits_from)
 
     def take(self, logits: Tensor) -> float:
-        """Takes in what the draft model says after the ends; the gain, see `tree_children.take`."""
+        """Adds children from the logits after the ends; returns the gain (`tree_children.take`).
+
+        logits: float32 [ends, vocabulary].
+        """
         session, ends = self.session, self.ends
         self._hold(self._wanted)
         start = len(session.committed)
@@ -248,7 +252,7 @@ class Candidates:
         return float(gain)
 
     def passes(self, economy: Economy) -> Passes | None:
-        """All that remains to be run, in one call; None where the next forward must be alone."""
+        """All remaining forwards as one call; None if the next must be a forward of its own."""
         session, slot = self.session, self.session.slot
         prepared = session.prepared
         if prepared is None:
@@ -281,7 +285,7 @@ class Candidates:
         return tokens[::-1]
 
     def _hold(self, more: int) -> None:
-        """Makes the arrays long enough for so many nodes more, and the root."""
+        """Grows the arrays, if needed, to hold `more` further nodes and the root."""
         tree = self._tree
         room = len(tree.nodes)
         while room < len(self) + more + 1:
@@ -294,12 +298,12 @@ class Candidates:
             self._tree = tree._replace(nodes=nodes, chosen=chosen, ends=ends)
 
     def choose(self) -> int:
-        """Chooses the nodes with the greatest reach, as planned; how many there are."""
+        """Chooses the nodes with the greatest reach, as planned; returns their number."""
         self._choose(self._wanted)
         return self._count("chosen")
 
     def _retain(self) -> None:
-        """Drops keys and values of all but the chosen nodes, which hold their parents too."""
+        """Drops keys and values of all but the chosen nodes, whose parents are also chosen."""
         self.choose()
         nodes: list[int] = self._tree.chosen[: self._count("chosen")].tolist()
         rows = self._tree.nodes["row"]
@@ -311,10 +315,10 @@ class Candidates:
         self._moved(before)
 
     def advance(self) -> None:
-        """Starts anew behind the text as it is by now.
+        """Moves the root to the end of the committed text and removes all nodes.
 
-        Where it has reached a node that was run, what is known of that node and those behind it
-        goes along, and the slot holds them; else the slot is left for `prefill` to bring up to it.
+        If the text leads to a node that was run, the outputs and slot rows of that node and of its
+        descendants are kept. Otherwise everything is cleared, and `prefill` updates the slot.
         """
         tokens = np.array(self.session.committed[self._start :], np.int64)
         rows = np.empty_like(tokens)
@@ -332,7 +336,7 @@ class Candidates:
         tree_nodes.clear(self._tree, True)
 
     def _rows_behind(self, row: int) -> list[int]:
-        """Pending rows that follow a pending row."""
+        """Pending rows that descend from a pending row."""
         reached, parents = {row}, self.session.slot.pending_parents
         for later in range(row + 1, len(parents)):
             if parents[later] in reached:
@@ -340,14 +344,14 @@ class Candidates:
         return sorted(reached - {row})
 
     def _moved(self, rows: Sequence[int]) -> None:
-        """The slot has these of its pending rows only, one behind the other."""
+        """Follows the slot, which has kept only these pending rows, now contiguous."""
         tree, count = self._tree, len(rows)
         tree.state["rows"] = count
         for said in (tree.said_tokens, tree.said_shares):
             said[:count] = said[list(rows)]
 
     def build(self) -> DraftTree:
-        """The tree of the chosen nodes: parents come before children."""
+        """The chosen nodes as a draft tree, parents before children."""
         count = self._count("chosen")
         whole, estimates = np.empty((3, count), np.int64), np.empty(count)
         tree_nodes.copy_out(self._tree, whole, estimates)
@@ -360,8 +364,8 @@ class Candidates:
         )
 
     def judge(self, emitted: Sequence[int]) -> None:
-        """Learns from the target's tokens: each child of a node that was reached was right or not.
+        """Learns from the target's tokens: for every node on their path, which child was right.
 
-        So what was proposed and not verified is judged too.
+        This judges nodes that were proposed but not verified, too.
         """
         tree_children.judge(self._tree, self._learned, np.array(emitted, np.int64))

@@ -18,13 +18,13 @@ from draftloop.config import (
 from phrase_store.config import PhraseSettings
 
 DraftAhead = Literal["auto", "on", "off"]
-# Noise lifts what a draft model holds unlikely too often: read colder than the target it meets the
-# target's token more often (decision 36).
+# Noise too often makes up for a token that the draft model finds unlikely. Sampled at a lower
+# temperature than the target, it proposes the target's token more often (decision 36).
 DRAFT_TEMPERATURE = 0.8
 
 
 class DrafterSettings(PhraseSettings, ModelServiceSettings):
-    """A drafter of the bundled draft model on loopback, unless told otherwise."""
+    """By default a drafter of the bundled draft model, on loopback."""
 
     model_config = settings_config("drafter")
 

@@ -1,4 +1,4 @@
-"""Whether one more forward of the draft model brings in enough to be worth its time."""
+"""Decides whether one more forward of the draft model gains enough to be worth its time."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from draftloop.tree import DraftBudget
 
 MEMORY = 0.9
 PRIOR_GAIN = 0.6
-# A forward counts for at most so many times what they take, or this: one that waited behind a long
-# prompt would end further ones for good, and with them all that could correct it.
+# Cap on the time that one forward counts for: MOST_SURPRISE times the mean, or times LEAST_S if
+# that is more. Otherwise one that waited for a long prompt would stop all further ones, for good.
 MOST_SURPRISE, LEAST_S = 4.0, 1e-3
-# Part of the way to the first guess that is gone with every forward that does not pay: they are
-# tried again.
+# With every forward that does not pay, the mean time moves by this share back to the first guess,
+# so that further forwards are tried again.
 FADING = 0.005
 
 
@@ -37,24 +37,24 @@ def pays(state: Floats, reach: float, tokens_per_second: float, least: float) ->
 
 
 class Economy:
-    """What further forwards of a session's drafts cost and bring in, of late.
+    """Running means of what further forwards of a session's drafts cost and gain.
 
-    `first_forward_s` is a first guess: seconds of one forward. `state`: those seconds, expected
-    accepted tokens of a forward whose start is accepted, and the guess.
+    `first_forward_s`: first guess of the seconds of one forward. `state`: mean seconds of a
+    forward; mean gain, the expected accepted tokens given that its start is accepted; first guess.
     """
 
     def __init__(self, first_forward_s: float) -> None:
         self.state = np.array((first_forward_s, PRIOR_GAIN, first_forward_s))
 
     def observe(self, seconds: float, gain: float, *, first: bool = False) -> None:
-        """Takes in a forward, waiting included, and the expected tokens that it added.
+        """Records a forward's seconds, waiting included, and the expected tokens that it added.
 
-        How long the `first` one of a draft took says nothing about a further one: where the target
-        runs on the same machine it finds the caches full of the target's weights.
+        The time of a draft's `first` forward is ignored, as it says nothing about further ones: if
+        the target runs on the same machine, its weights fill the processor's caches by then.
         """
         observed(self.state, seconds, gain, first)
 
     def pays(self, reach: float, budget: DraftBudget) -> bool:
-        """Whether to run another forward behind a draft that is accepted whole with `reach`."""
+        """Whether to run another forward after a draft that is fully accepted with `reach`."""
         rate, least = budget.tokens_per_second, budget.least_path_probability
         return pays(self.state, reach, rate, least)

@@ -1,4 +1,4 @@
-"""What sessions that are drafted alike learn together."""
+"""What sessions of the same strategy, model and temperature learn together."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from draftloop.calibration import Calibration
 
 @dataclass(slots=True)
 class Experience:
-    """How far estimates are to be believed, and which way of drafting pays.
+    """How reliable estimates are, and which way of drafting pays.
 
-    `calibration`: of what the draft model proposes. `reviews`: of what other sources offered and it
-    reviewed. `ways`: which of the draft models draft. `guessing`: whether guesses ride along in
-    their forwards.
+    `calibration`: of what the draft model proposes. `reviews`: of what other sources offered and
+    the draft model reviewed. `ways`: which of the draft models draft. `guessing`: whether their
+    forwards include guesses.
     """
 
     calibration: Calibration = field(default_factory=Calibration)

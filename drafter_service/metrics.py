@@ -1,4 +1,4 @@
-"""What a drafter tells of its drafts, beside what every model service does."""
+"""The drafter's metrics, in addition to those of every model service."""
 
 from __future__ import annotations
 

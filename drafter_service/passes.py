@@ -1,7 +1,7 @@
-"""A whole draft in one compiled call: forwards of the draft model and what lies between them.
+"""A whole draft in one compiled call: forwards of the draft model and the work between them.
 
-A forward of a small draft model takes a tenth of a millisecond, and Python around it twice that:
-the caches are full of the target's weights, so every line is fetched from memory anew.
+A forward of a small draft model takes a tenth of a millisecond. The Python code around it would
+take twice that, because the processor's caches are full of the target's weights.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ LENGTH, FORWARDS = 0, 1  # of `Context.place`
 class Context(NamedTuple):
     """The slot that a draft is run in.
 
-    tail: committed tokens that were not run yet. place: rows that hold committed tokens, and
-    forwards that were run.
+    tail: committed tokens that were not run yet. place: number of rows that hold committed tokens
+    (LENGTH) and of forwards run so far (FORWARDS).
     """
 
     tail: Whole
@@ -37,11 +37,11 @@ class Context(NamedTuple):
 
 @compiled
 def grow(tree: Tree, learned: Learned, economy: Floats, records: Records, context: Context) -> None:
-    """Forwards until none pays, or until there is no room for the next one."""
+    """Grows the tree by forwards until none pays, or until there is no room for the next one."""
     plan, state = tree.plan[0], tree.state[0]
     while state.ends:
         if state.nodes + plan.most >= len(tree.nodes):
-            return  # arrays are made longer before the next call, and nothing is lost until then
+            return  # the arrays are extended before the next call, which continues from here
         if all_known(tree):
             take_known(tree, learned)
         elif not fits(tree, records, context):
@@ -56,7 +56,7 @@ def grow(tree: Tree, learned: Learned, economy: Floats, records: Records, contex
 
 @compiled
 def fits(tree: Tree, records: Records, context: Context) -> bool:
-    """Whether there is room for the rows of the next forward, and for what it says."""
+    """Whether there is room for the rows of the next forward, and for its outputs."""
     state = tree.state[0]
     nodes = nodes_to_run(tree)
     return bool(
@@ -69,7 +69,10 @@ def fits(tree: Tree, records: Records, context: Context) -> bool:
 
 @compiled
 def run(tree: Tree, records: Records, context: Context) -> int:
-    """One forward over the ends, and over the tail before the first; how many rows were chosen."""
+    """Runs one forward over the ends, in the first one also over the tail.
+
+    Returns the number of rows for which tokens were chosen.
+    """
     state, first = tree.state[0], tree.state[0].rows
     length, tail = context.place[LENGTH], context.tail[:0]
     if tree.nodes[ROOT].row == UNRUN:
@@ -96,7 +99,7 @@ def run(tree: Tree, records: Records, context: Context) -> int:
 
 @compiled
 def read(tree: Tree, learned: Learned, records: Records, chosen: int) -> float:
-    """Takes in what the kernel chose after the ends; the gain of `take`."""
+    """Adds the tokens that the kernel chose after the ends; returns the gain (`take`)."""
     count = (records.said.size // records.scores.shape[0] - 1) // 2
     tokens, shares = np.empty((chosen, count), np.int64), np.zeros((chosen, count))
     bests, masses = np.empty(chosen), np.empty(chosen)

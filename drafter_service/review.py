@@ -1,4 +1,4 @@
-"""What a draft model says, in one forward, of tokens that something cheaper proposes."""
+"""Review: a draft model checks, in one forward, tokens that a cheaper drafter proposed."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def review(
     """The draft model's verdict on `guesses`, which follow the committed tokens and `path`.
 
     logits: float32 [1 + guesses, vocabulary], after the path and after every guess. The model
-    chooses with the target's own noise. The second part are the emitted tokens' shares of its
-    scores, noise included, as trees have them too: all are calibrated together. A leniency L above
-    1 lets a guess pass that is at most L times less likely, noise included, than the model's own
-    token (2312.11462, section 3); it takes guesses in a row.
+    chooses with the target's own noise. Also returned: each emitted token's share of the model's
+    scores, noise included, the same measure as for trees, so that all can be calibrated together.
+    A leniency L above 1 accepts a guess that is at most L times less likely, noise included, than
+    the model's own token (2312.11462, section 3); the guesses must then form a chain.
     """
     sampler = session.sampler
     start = len(session.committed) + len(path)
@@ -45,7 +45,7 @@ def review(
 
 
 def _lenient(choices: Choices, guessed: Sequence[int], slack: float) -> list[int]:
-    """The choices, where a guess comes within `slack` of the best score the guess instead."""
+    """The chosen tokens, each replaced by the guess if its score is within `slack` of the best."""
     said = choices.firsts
     scores = choices.scores_of(range(len(guessed)), guessed)
     for row, (guess, score) in enumerate(zip(guessed, scores, strict=True)):

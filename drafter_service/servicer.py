@@ -1,4 +1,4 @@
-"""The drafter's gRPC face: streams in, drafts out; forwards run on the engine's thread."""
+"""The drafter's gRPC service: answers streams with drafts; forwards run on the engine's thread."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ from protos import drafter_pb2_grpc
 SERVICE_NAME: str = pb.DESCRIPTOR.services_by_name["Drafter"].full_name
 register = drafter_pb2_grpc.add_DrafterServicer_to_server
 
-# Between two pieces of a text that is read: then the engine's thread has Python to itself.
+# Pause between two pieces of a text being indexed, in which the engine's thread can have the GIL.
 REST_S = 0.001
 
 log = logs.get(__name__)
 
 
 class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
-    """Speaks `draftloop.v1.Drafter`."""
+    """Implements `draftloop.v1.Drafter`."""
 
     def __init__(self, host: ModelHost, store: PhraseStore, settings: DrafterSettings) -> None:
         self._host = host
@@ -65,7 +65,7 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
     async def Draft(
         self, request_iterator: AsyncIterator[pb.DraftRequest], context: grpc.aio.ServicerContext
     ) -> AsyncIterator[pb.DraftResponse]:
-        """One session; its slot is freed when this ends for whatever reason."""
+        """One session; its slots are freed however the stream ends."""
         first = await next_message(request_iterator, self._settings.idle_timeout_s)
         if first is None:
             return
@@ -97,7 +97,7 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
                     yield self._ready(request)
                     async for answer in answers:
                         yield answer
-                finally:  # or they would go on writing into a slot that others get
+                finally:  # else they would keep writing into slots that other sessions get
                     prefilled.cancel()
                     ahead.cancel()
 
@@ -113,7 +113,7 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
         strategy: Strategy,
         ahead: Ahead,
     ) -> AsyncIterator[pb.DraftResponse]:
-        """A draft for every proposal; one that is asked for again is sent again."""
+        """A draft for every proposal; a repeated message gets the stored answer again."""
         answered: pb.DraftResponse | None = None
         asked: pb.ProposeDraft | None = None
         while (message := await next_message(messages, self._settings.idle_timeout_s)) is not None:
@@ -177,7 +177,7 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
         )
 
     def _verdict(self, asked: pb.ProposeDraft) -> Verdict | None:
-        """What its predictions say becomes phrases, which are drafted from."""
+        """The message's verdict, or None; checked, as its predictions may become phrases."""
         if not asked.HasField("verdict"):
             return None
         verdict = convert.verdict_from_pb(asked.verdict)

@@ -26,7 +26,7 @@ from draftloop.speculation import (
 from draftloop.tree import DraftBudget
 from phrase_store.session import PhraseSession
 
-# Positions whose noise is there when a draft begins: deeper ones take another call and more noise.
+# Positions whose noise is computed before a draft begins; deeper drafts need another call.
 NOISE_AT_ONCE = 16
 
 
@@ -41,7 +41,7 @@ class SessionRequest(Opening):
     cascade: CascadeParameters = CascadeParameters()
 
     def validate(self, model: LanguageModel) -> None:
-        """Of the strategies' parameters too."""
+        """Also checks the strategy and its parameters."""
         Opening.validate(self, model)
         if self.strategy not in DRAFTER_STRATEGIES:
             rule = f"must be one of {', '.join(DRAFTER_STRATEGIES)}"
@@ -55,8 +55,8 @@ class SessionRequest(Opening):
 class DrafterSession:
     """What a strategy works with. The slot holds a prefix of `committed`, then its own draft.
 
-    `smaller` is the same generation on the next smaller model of the same vocabulary. The two share
-    one `committed` list and one sampler, so a commit to either is seen by both.
+    `smaller` is the session of the same generation on the next smaller model, which has the same
+    vocabulary. The two share one `committed` list and one sampler, so both see every commit.
     """
 
     model: LanguageModel
@@ -66,12 +66,12 @@ class DrafterSession:
     experience: Experience = field(default_factory=Experience)
     phrases: PhraseSession | None = None
     smaller: DrafterSession | None = None
-    # Whether no other session waits for the engine, on its thread.
+    # Whether no other session waits for the engine; called on the engine's thread.
     is_alone: Callable[[], bool] = lambda: False
     sampler: Sampler = field(init=False)
     committed: list[int] = field(init=False)
     stop_token_ids: frozenset[int] = field(init=False)
-    ready_sampler: InitVar[Sampler | None] = None  # else one is made here
+    ready_sampler: InitVar[Sampler | None] = None  # None: one is created here
     draft_temperature: InitVar[float] = DRAFT_TEMPERATURE
 
     def __post_init__(self, ready_sampler: Sampler | None, draft_temperature: float) -> None:
@@ -91,7 +91,7 @@ class DrafterSession:
             yield from self.smaller.levels()
 
     def commit(self, token_ids: Sequence[int], committed_length: int) -> None:
-        """Takes in tokens that became final.
+        """Appends tokens that became final.
 
         Raises StaleSession unless they lead to `committed_length`, and InvalidInput for tokens
         outside the vocabulary or the context.
@@ -109,16 +109,19 @@ class DrafterSession:
 
     @property
     def prepared(self) -> Prepared | None:
-        """What runs several forwards in one call, if this session's may be; on its thread."""
+        """Runs several forwards in one call; None if this session needs separate ones now.
+
+        Only on the engine's thread.
+        """
         return self.model.prepared if self.sampler.plain and self.is_alone() else None
 
     @property
     def room(self) -> int:
-        """Tokens that the context has left behind the committed ones."""
+        """Tokens that the context has left after the committed ones."""
         return max(0, self.model.context_length - len(self.committed))
 
     def within_limits(self, budget: DraftBudget) -> DraftBudget:
-        """The budget cut to what context and cache hold."""
+        """The budget reduced to what context and cache can hold."""
         nodes = min(budget.max_nodes, self.model.options.max_draft_nodes)
         return dataclasses.replace(
             budget, max_nodes=nodes, max_depth=min(budget.max_depth, self.room)

@@ -1,4 +1,4 @@
-"""What the sessions of one drafter share: phrases, and how far estimates are to be believed."""
+"""What the sessions of one drafter share: phrases, and what is learned about estimates."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from phrase_store.store import PhraseStore
 
 
 class Alike(NamedTuple):
-    """Sessions that learn together.
+    """Key of sessions that learn together.
 
-    By strategy, as what scores and runs mean differs, and leniency changes what is accepted; by the
-    model's place among those of the drafter; by about the same temperature.
+    strategy: scores and runs differ in meaning between strategies, and leniency changes what is
+    accepted. place: of the model among the drafter's models. step: of temperature (`step_of`).
     """
 
     strategy: str
@@ -35,9 +35,9 @@ class Alike(NamedTuple):
 
 
 class Shared:
-    """Makes the strategies of sessions, each with a slot of its own.
+    """Creates the strategies of sessions.
 
-    `draft_temperature`: the part of a request's that its draft models are read at.
+    `draft_temperature`: factor on the request's temperature for sampling from draft models.
     """
 
     def __init__(self, store: PhraseStore, draft_temperature: float = DRAFT_TEMPERATURE) -> None:
@@ -54,10 +54,11 @@ class Shared:
         is_alone: Callable[[], bool],
         ready_sampler: Sampler | None = None,
     ) -> Strategy:
-        """The strategy that a session asked for, with its models and slots, larger ones first."""
+        """The strategy that a session asked for; `models` with slots, larger ones first."""
         session: DrafterSession | None = None
         step = step_of(request.sampling.temperature)
-        # What guesses cost depends on the window: who asks for another one learns by himself.
+        # The cost of guesses depends on the lookahead window: sessions with another one than the
+        # default do not share what they learn about it.
         usual = request.ouroboros.lookahead == OuroborosParameters().lookahead
         for place, (model, slot) in reversed(list(enumerate(models))):
             experience = self._experiences[Alike(request.strategy, place, step)]
@@ -81,7 +82,7 @@ class Shared:
     def _phrases(
         self, request: SessionRequest, model: LanguageModel, calibration: Calibration
     ) -> PhraseSession | None:
-        """What the session may know; it is the orchestrator that publishes what it says."""
+        """The phrases that the session may use; only the orchestrator publishes new ones."""
         if request.strategy != OUROBOROS:
             return None
         parts = request.ouroboros

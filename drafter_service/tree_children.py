@@ -1,4 +1,4 @@
-"""Compiled loops that add what the draft model says to a tree, and learn what became of it."""
+"""Compiled loops that add the draft model's proposals to a tree and learn from verdicts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from draftloop.tree import ROOT
 
 @compiled
 def remember(tree: Tree, tokens: Whole, shares: Floats) -> None:
-    """Keeps what the draft model said after the ends, which were just run."""
+    """Stores the draft model's best tokens after the ends, which were just run."""
     width = min(tokens.shape[1], tree.said_tokens.shape[1])
     for place in range(tree.state[0].ends):
         row = tree.nodes[tree.ends[place]].row
@@ -39,8 +39,11 @@ def remember(tree: Tree, tokens: Whole, shares: Floats) -> None:
 
 
 class Offered(NamedTuple):
-    """Nodes that were offered under the ends, each with its end's place and the draft model's share
-    of it."""
+    """Offered nodes whose parents are ends.
+
+    places: index of each one's parent among the ends. shares: each one's share of the draft model's
+    scores.
+    """
 
     nodes: Whole
     places: Whole
@@ -49,7 +52,7 @@ class Offered(NamedTuple):
 
 @compiled
 def offered(tree: Tree) -> Offered:
-    """What was offered under the ends; no shares of it yet."""
+    """The offered children of the ends; their shares are still 0."""
     count, state = 0, tree.state[0]
     most = state.nodes if state.has_offer else 0
     nodes, places = np.empty(most, np.int64), np.empty(most, np.int64)
@@ -63,7 +66,10 @@ def offered(tree: Tree) -> Offered:
 
 @compiled
 def weigh(tree: Tree, learned: Learned, guesses: Offered, tokens: Whole) -> None:
-    """Re-weighs offered nodes by what the draft model says there, [ends, k] tokens best first."""
+    """Re-estimates offered nodes by the draft model's shares.
+
+    tokens: [ends, k], the draft model's tokens after every end, best first.
+    """
     for guess in range(len(guesses.nodes)):
         known = tree.nodes[guesses.nodes[guess]]
         known.judged_by = BY_REVIEWS
@@ -75,9 +81,9 @@ def weigh(tree: Tree, learned: Learned, guesses: Offered, tokens: Whole) -> None
 
 @compiled
 def widen(tree: Tree, calibration: Calibration, tokens: Whole, shares: Floats) -> None:
-    """Adds the draft model's children of the ends, [ends, k] tokens and shares, as they pay.
+    """Adds the draft model's children of the ends: at most `most`, those with the greatest reach.
 
-    Of all of them those with the greatest reach.
+    tokens, shares: [ends, k], best first.
     """
     plan, state = tree.plan[0], tree.state[0]
     ends, width = int(state.ends), min(shares.shape[1], plan.children)
@@ -112,9 +118,9 @@ def widen(tree: Tree, calibration: Calibration, tokens: Whole, shares: Floats) -
 
 @compiled
 def take(tree: Tree, learned: Learned, tokens: Whole, shares: Floats, guesses: Offered) -> float:
-    """Takes in what was said after the ends: re-weighs what was offered there and adds children.
+    """Processes the outputs after the ends: re-estimates offered children and adds new ones.
 
-    Returns what the children add to what the ends promise, as a share.
+    Returns the gain: the summed reach of the new nodes, relative to that of the ends.
     """
     state = tree.state[0]
     if len(guesses.nodes):
@@ -133,9 +139,9 @@ def take(tree: Tree, learned: Learned, tokens: Whole, shares: Floats, guesses: O
 
 @compiled
 def take_known(tree: Tree, learned: Learned) -> None:
-    """`take` for ends that were all run before: nothing is computed again.
+    """`take` for ends that were all run before, with the stored outputs.
 
-    Of what was offered there only the best tokens are known; others have no share.
+    Only the best tokens are stored, so an offered node that is not among them has share 0.
     """
     state = tree.state[0]
     ends, width = int(state.ends), tree.said_tokens.shape[1]
@@ -154,7 +160,7 @@ def take_known(tree: Tree, learned: Learned) -> None:
 
 @compiled
 def judge(tree: Tree, learned: Learned, emitted: Whole) -> None:
-    """Counts each child of a node that `emitted` tokens reach: right, or not."""
+    """Learns which children of the nodes along the `emitted` tokens were right, and which not."""
     at = ROOT
     for token in emitted:
         following = MISSING

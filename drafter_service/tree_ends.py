@@ -1,4 +1,4 @@
-"""Compiled loops that choose the best nodes of a tree, and where it grows next."""
+"""Compiled loops that choose the best nodes of a tree and the ends where it grows next."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from draftloop.runtime.records import Floats
 from draftloop.tree import ROOT
 from phrase_store.stops import is_among
 
-# Why nothing grows any more.
+# Values of `why`: the reason that growth ended.
 NOTHING_OPEN, TOO_DEAR = 1, 2
 
 
 @compiled
 def choose(tree: Tree, most: int, least: float) -> None:
-    """The nodes with the greatest reach, parents before children: no child is likelier."""
+    """Chooses the nodes with the greatest reach, parents before children: no child is likelier."""
     state = tree.state[0]
     state.chosen = greatest(tree.nodes.reach, state.nodes, most, least, tree.chosen)
 
 
 @compiled
 def open_up(tree: Tree, first: int, max_depth: int) -> None:
-    """Makes those chosen that something may follow, unless it does, ends `first` and after.
+    """Writes the chosen nodes that can get children to `ends`, from place `first` on.
 
-    Their parents were run, or stand among them.
+    Excluded are nodes that already have them, stop tokens, nodes at `max_depth`, and nodes whose
+    parent neither was run nor is an end itself.
     """
     state = tree.state[0]
     count = first
@@ -43,7 +44,7 @@ def open_up(tree: Tree, first: int, max_depth: int) -> None:
 
 @compiled
 def keep_known(tree: Tree) -> bool:
-    """Leaves the ends that were run before and cost no forward, if there are any."""
+    """Keeps only the ends that were run before, if there are any: they need no forward."""
     state = tree.state[0]
     count = 0
     for end in tree.ends[: state.ends]:
@@ -76,13 +77,13 @@ def deepest(tree: Tree) -> int:
 
 @compiled
 def nodes_to_run(tree: Tree) -> int:
-    """How many ends there are but the root, which takes none of a slot's pending rows."""
+    """Number of ends without the root, which takes none of the slot's pending rows."""
     return int(tree.state[0].ends - (tree.ends[0] == ROOT))
 
 
 @compiled
 def next_ends(tree: Tree, economy: Floats) -> None:
-    """Open ends for the next forward; none where it would bring in less than it costs."""
+    """Sets the ends of the next forward; none if it would gain less than it costs."""
     plan, state = tree.plan[0], tree.state[0]
     choose(tree, plan.most, plan.least)
     before, state.expected = state.expected, 0.0

@@ -1,7 +1,7 @@
-"""Compiled loops over the nodes of a draft tree that grows; `candidates` is the way in.
+"""Compiled loops over the nodes of a growing draft tree; used through `candidates`.
 
-A draft of sixteen nodes looks at some hundred candidates. One by one in Python they take longer
-than the forwards of a small draft model that rank them.
+A draft of sixteen nodes considers about a hundred candidates. In plain Python that would take
+longer than the forwards of a small draft model that rank them.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from draftloop.tree import ROOT, TokenSource
 SOURCE = int(TokenSource.DRAFT_MODEL)
 UNRUN = -2  # the row of a node that was not run
 MISSING = -3  # no such node
-# Which part of `Learned` learns, once the target has spoken, whether a node was right: none of an
-# offered one that the draft model has not seen.
+# Which part of `Learned` learns from the verdict whether a node was right; none for an offered node
+# that the draft model has not scored.
 BY_NOBODY, BY_CALIBRATION, BY_REVIEWS = 0, 1, 2
-# `estimate`: probability that a node is accepted given that its parent was; `reach`: the product of
-# those along its path. `judged_by`: one of the three above; the calibration knows the node by its
-# `cell`, the reviews by log-odds of what was `heard` of the draft model and `told` by the offer,
-# and by whether it `is_first` for the draft model. `row`: its place among the slot's pending rows
-# once it was run, in this tree or one before, else UNRUN; it is `grown` once its children stand in
-# this one. The last record, that of index ROOT, is the root's.
+# A node. `estimate`: probability that it is accepted given that its parent was. `reach`: its path
+# probability, the product of the estimates along its path. `judged_by`: one of the three above.
+# Input of the calibration: `cell`. Inputs of the reviews: log-odds of the draft model's share
+# (`heard`) and of the offer's estimate (`told`), and whether the node is the draft model's first
+# choice (`is_first`). `row`: index among the slot's pending rows if it was run, in this tree or an
+# earlier one, else UNRUN. `grown`: its children are in this tree. The last record, at index ROOT,
+# is the root's.
 NODE = np.dtype(
     [
         *((name, np.int64) for name in ("token", "parent", "depth", "source")),
@@ -37,10 +38,10 @@ NODE = np.dtype(
     ],
     align=True,
 )
-# How a tree is to grow: `children` of a node and nodes run `together`, at most; of all nodes the
-# `most` with a reach of at `least` so much are wanted, down to `max_depth`. It ends where the next
-# forward is not worth `tokens_per_second` and a node's price, or where the last one brought in no
-# more than `delta`, if that is not negative.
+# Limits of growth. Maxima: `children` per node, nodes run `together` in a forward, `most` nodes in
+# the draft, `max_depth`. `least`: minimum reach of a node in the draft. Growth ends where the next
+# forward is not worth its time (`tokens_per_second`) and `node_price`; or, if `delta` is not
+# negative, where the last forward added no more than `delta` expected tokens.
 PLAN = np.dtype(
     [
         *((name, np.int64) for name in ("children", "together", "most", "max_depth")),
@@ -48,9 +49,10 @@ PLAN = np.dtype(
     ],
     align=True,
 )
-# How far it is: all nodes, those that the draft model proposed, the first that the last forward
-# added, pending `rows`, nodes that were chosen last and `ends` that grow next, the `expected`
-# accepted tokens, whether anything was offered, and why nothing grows any more.
+# State of growth. Numbers of all `nodes`, of those `drafted` by the draft model, of the slot's
+# pending `rows`, of nodes `chosen` last, and of `ends` that grow next; index of the first node that
+# the last forward added; `expected` accepted tokens; whether anything was offered; `why` growth
+# ended.
 STATE = np.dtype(
     [
         *((name, np.int64) for name in ("nodes", "drafted", "first_new", "rows", "chosen", "ends")),
@@ -60,16 +62,17 @@ STATE = np.dtype(
     align=True,
 )
 
-# An array of one of these: numba reads fields as attributes, numpy's types do not.
+# An array of such records: numba reads fields as attributes, numpy's types do not.
 NodeRecords = Any
 
 
 class Tree(NamedTuple):
-    """A tree under construction; every array is as long as it may ever need.
+    """A tree under construction, in arrays with room to grow (`Candidates` extends them).
 
-    `plan` and `state` have one record each. `rows` are the slot's pending ones. After a row's node
-    the draft model's best tokens were `said_tokens` with `said_shares` of all, both [rows and the
-    root's, children]. `chosen` and `ends` are nodes, `stops` tokens in order.
+    `plan` and `state` have one record each. `rows`: the slot's pending rows. `said_tokens` and
+    `said_shares`: [pending rows + 1, children], the draft model's best tokens after each row's node
+    and their shares of its scores; the last row is the root's. `chosen` and `ends` hold node
+    indices, `stops` the sorted stop tokens.
     """
 
     nodes: NodeRecords
@@ -84,7 +87,7 @@ class Tree(NamedTuple):
 
 
 class Learned(NamedTuple):
-    """What became of nodes: of the draft model's own, and of those that it was offered."""
+    """What is learned from verdicts: on the draft model's own nodes, and on offered ones."""
 
     calibration: Calibration
     reviews: Weighing
@@ -92,7 +95,7 @@ class Learned(NamedTuple):
 
 @compiled
 def clear(tree: Tree, is_run: bool) -> None:
-    """No nodes; with `is_run` the root's row and what is known behind it stay."""
+    """Removes all nodes; with `is_run`, the root's row and the slot's pending rows are kept."""
     state, root = tree.state[0], tree.nodes[ROOT]
     state.nodes = state.drafted = state.first_new = 0
     state.chosen = state.ends = state.has_offer = 0
@@ -105,7 +108,7 @@ def clear(tree: Tree, is_run: bool) -> None:
 
 @compiled
 def child(tree: Tree, parent: int, token: int) -> int:
-    """The node for a token under a parent."""
+    """The node for a token under a parent, or MISSING."""
     for node in range(parent + 1, tree.state[0].nodes):
         if tree.nodes[node].parent == parent and tree.nodes[node].token == token:
             return node
@@ -114,7 +117,7 @@ def child(tree: Tree, parent: int, token: int) -> int:
 
 @compiled
 def follow(tree: Tree, token_ids: Whole, rows: Whole) -> bool:
-    """The rows of the nodes that tokens lead along from the root; False where one was not run."""
+    """Writes the rows of the nodes that tokens lead to from the root; False if any was not run."""
     at = ROOT
     if tree.nodes[ROOT].row == UNRUN:
         return False
@@ -131,7 +134,7 @@ def add(
     tree: Tree, parent: int, token: int, source: int, estimate: float, reach: float,
     judged_by: int, cell: int,
 ) -> int:  # fmt: skip
-    """A new node; its parent has no such child yet."""
+    """Adds a node, which its parent must not have yet; returns its index."""
     state, node = tree.state[0], tree.nodes[tree.state[0].nodes]
     node.token, node.parent, node.source = token, parent, source
     node.depth = tree.nodes[parent].depth + 1
@@ -140,7 +143,7 @@ def add(
     node.row = UNRUN
     above = tree.nodes[parent].row
     if above != UNRUN:
-        for row in range(state.rows):  # run when another node was the root
+        for row in range(state.rows):  # it may have been run before the root moved
             if tree.rows[TOKEN, row] == token and tree.rows[PARENT, row] == above:
                 node.row = row
     state.nodes += 1
@@ -149,9 +152,9 @@ def add(
 
 @compiled
 def offer(tree: Tree, whole: Whole, estimates: Floats, max_depth: int) -> None:
-    """Adds nodes that another source proposes, down to a depth.
+    """Adds nodes that another source proposes, down to `max_depth`.
 
-    whole: [3, nodes], tokens, parents among them or ROOT, and sources.
+    whole: [3, nodes]: tokens; parents, as indices of these nodes or ROOT; sources.
     """
     tree.state[0].has_offer = len(estimates) > 0
     places = np.empty(len(estimates), np.int64)
@@ -168,9 +171,9 @@ def offer(tree: Tree, whole: Whole, estimates: Floats, max_depth: int) -> None:
 
 @compiled
 def greatest(values: Floats, count: int, most: int, least: float, out: Whole) -> int:
-    """Writes to `out` the places of the `most` greatest of the first `count` values, best first.
+    """Writes the indices of the `most` greatest of the first `count` values to `out`, best first.
 
-    Only of those that are at least `least`; ties by order. Returns how many there are.
+    Ignores values below `least`; of equal values the earlier comes first. Returns their number.
     """
     found = 0
     for place in range(count):
@@ -188,10 +191,10 @@ def greatest(values: Floats, count: int, most: int, least: float, out: Whole) ->
 
 @compiled
 def part_of_others(best: float, others: float) -> float:
-    """What is left of the estimates of the best node's siblings, for all to sum to at most 1.
+    """Factor for the estimates of the best node's siblings, so that all sum to at most 1.
 
-    Each is right about as often as it says, so that scaling all would make the best too unlikely:
-    that siblings exclude each other is seen in the others.
+    The best node keeps its estimate: calibrated estimates are right on their own, and scaling all
+    would make the best one too low. So only the others account for siblings excluding each other.
     """
     left = max(0.0, 1.0 - best)
     return left / others if others > left else 1.0
@@ -201,7 +204,7 @@ def part_of_others(best: float, others: float) -> float:
 def settle(tree: Tree) -> None:
     """Makes siblings' estimates sum to at most 1, and every reach the product of its path."""
     count = tree.state[0].nodes
-    totals = np.zeros(count + 1)  # the root's is the last, here and below
+    totals = np.zeros(count + 1)  # the root's is the last entry, here and below
     bests = np.full(count + 1, MISSING)
     for node in range(count):
         known = tree.nodes[node]
@@ -220,7 +223,11 @@ def settle(tree: Tree) -> None:
 
 @compiled
 def copy_out(tree: Tree, whole: Whole, estimates: Floats) -> None:
-    """The chosen nodes: [3, chosen] tokens, parents among them and sources; estimates [chosen]."""
+    """Writes out the chosen nodes.
+
+    whole: [3, chosen]: tokens; parents, as indices of these nodes or ROOT; sources. estimates:
+    [chosen].
+    """
     for place in range(tree.state[0].chosen):
         known = tree.nodes[tree.chosen[place]]
         whole[0, place], whole[1, place], whole[2, place] = known.token, ROOT, known.source

@@ -1,4 +1,4 @@
-"""Compiles what drafting takes, or loads it where that was done before: seconds the first time."""
+"""Compiles the code that drafting needs, or loads it from the cache: seconds the first time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OFFER = DraftTree.chain((0,), TokenSource.PHRASE)
 
 
 def warm_up(model: LanguageModel) -> Task[None]:
-    """Two drafts of one session, for the engine: one forward by forward, one in a call."""
+    """A task for the engine: two drafts, one by separate forwards, one in a single call."""
     request = SessionRequest(
         session_id="warm-up",
         token_ids=PROMPT,
@@ -45,7 +45,7 @@ def warm_up(model: LanguageModel) -> Task[None]:
 
 
 def main(folder: str) -> None:
-    """Compiles for a machine that can keep it, such as an image's, with the model of a folder."""
+    """Compiles ahead of time, for instance into a container image, with the model in `folder`."""
     engine = Engine()
     try:
         engine.submit(warm_up(LanguageModel(ModelOptions(folder=Path(folder))))).result()

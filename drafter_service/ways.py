@@ -1,4 +1,4 @@
-"""Which of several ways to draft is taken, by what each has brought in."""
+"""Chooses between several ways to draft by what each has gained so far."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from enum import IntEnum
 from draftloop.calibration import Calibration
 from draftloop.pace import Pace
 
-# Forwards of each way at first, then every so many one of the way that lost.
+# `TwoWays`: forwards of each way at first; then one forward in RETRY goes the worse way.
 TRIALS, RETRY = 4, 16
-# Drafts, of all sessions, of which one goes another way; and tokens that the drafts of a way must
-# have brought in more than as many of the usual one. A few lucky ones do not decide.
+# `Ways`: one draft in RETRY_OF_ALL, over all sessions, goes another way. A way replaces the usual
+# one when its drafts have gained CLEARLY tokens more than as many of the usual one would have, so
+# that a few lucky drafts do not decide.
 RETRY_OF_ALL, CLEARLY = 32, 25.0
 CHOICE_MEMORY, MOST_DRAFTS = 0.95, 100
 
 
 class Turns:
-    """Which of so many ways is taken next: each so many `trials` at first, and later the best one.
+    """Schedules `ways` alternatives: `trials` times each at first, then the best one.
 
-    Of the others one, in turn, every `retry` times.
+    Every `retry`-th time one of the others is taken, in turn.
     """
 
     def __init__(self, ways: int, retry: int, trials: int) -> None:
@@ -26,7 +27,7 @@ class Turns:
         self._taken = 0
 
     def next(self, best: int) -> int:
-        """The way, where `best` is the best one as far as is known."""
+        """Index of the way to take now; `best` is the best one as far as is known."""
         taken, self._taken = self._taken, self._taken + 1
         if taken < self._trials * len(self._ways):
             return taken // self._trials
@@ -36,7 +37,7 @@ class Turns:
 
 
 class TwoWays:
-    """Which of two ways to draft adds more tokens a second: the first one or the other."""
+    """Chooses the one of two ways to draft that adds more tokens per second."""
 
     def __init__(self) -> None:
         self._first, self._other = Pace(CHOICE_MEMORY), Pace(CHOICE_MEMORY)
@@ -47,23 +48,23 @@ class TwoWays:
         return not self._turns.next(int(self._first.rate < self._other.rate))
 
     def observe(self, first: bool, tokens: int, seconds: float) -> None:
-        """Takes in a forward that went one of the ways."""
+        """Records the tokens and seconds of a forward by the first or the other way."""
         (self._first if first else self._other).observe(tokens, seconds)
 
 
 class Way(IntEnum):
-    """Who drafts where there is a smaller draft model."""
+    """Which models draft if there is a smaller draft model."""
 
-    BOTH = 0  # the smaller one, and the larger one reviews its draft and goes on
+    BOTH = 0  # the smaller one drafts, the larger one reviews and extends its draft
     LARGER = 1
     SMALLER = 2
 
 
 class Ways:
-    """Which way of drafting is worth most, of all sessions that share this.
+    """Chooses the way of drafting that gains most, over all sessions that share this object.
 
-    `further` calibrates the larger model's own guesses beside the smaller one's: what that has not
-    guessed is right less often than what the larger model guesses alone.
+    `further` calibrates the nodes that the larger model adds to a smaller one's draft. They are
+    accepted less often than those that it drafts alone, as the smaller one did not propose them.
     """
 
     def __init__(self) -> None:
@@ -72,7 +73,7 @@ class Ways:
         self._turns = Turns(len(Way), RETRY_OF_ALL, trials=0)
 
     def next(self, usual: Way) -> Way:
-        """The way of the next draft: the `usual` one, until another is clearly better."""
+        """The way of the next draft: the `usual` one unless another is clearly better."""
 
         def lead(way: Way) -> float:
             return self._drafts[way] * (self._worths[way] - self._worths[usual])
@@ -81,7 +82,7 @@ class Ways:
         return Way(self._turns.next(best if lead(best) > CLEARLY else usual))
 
     def observe(self, way: Way, worth: float) -> None:
-        """Takes in what a draft is expected to bring in, in tokens, less what it cost."""
+        """Records a draft's worth: its expected gain less its cost, both in tokens."""
         self._drafts[way] = min(self._drafts[way] + 1, MOST_DRAFTS)
         share = 1 / self._drafts[way]
         self._worths[way] += share * (worth - self._worths[way])

@@ -1,10 +1,10 @@
-"""How likely an offered token is once the draft model has scored it: two opinions made one.
+"""Acceptance probability of an offered token that the draft model has scored: two scores combined.
 
-A logistic regression: the log-odds of what the offer says and of the draft model's share, noise
-included, each with its weight, and more for what is the draft model's first guess as well. The
-weights follow every offered node that the target judged, the faster the less is known of them: an
-extended Kalman filter. A table of both scores would need thousands of trials before its cells said
-as much (decision 44).
+A logistic regression on the log-odds of the offer's estimate, the log-odds of the draft model's
+share (noise included), and whether the token is the draft model's first choice. The weights are
+updated with every offered node that the target has judged, by an extended Kalman filter: the less
+certain a weight is, the faster it moves. A table over both scores would need thousands of trials to
+say as much (decision 44).
 """
 
 from __future__ import annotations
@@ -16,27 +16,30 @@ import numpy as np
 from draftloop.runtime.compiling import compiled
 from draftloop.runtime.records import Floats
 
-# Weights: of being offered at all, of the draft model's share, of the offer, of being the draft
-# model's first guess. What they begin with lies between what the bundled pair comes to at
-# temperature 0.8 and in greedy decoding. A smaller draft model knows less of the same: of what it
-# offers the larger one's word counts.
+# Initial weights: intercept, draft model's share, offer, first choice of the draft model. For free
+# sources they lie between those that the bundled pair converges to at temperature 0.8 and in greedy
+# decoding. A smaller draft model knows nothing that the larger one does not, so of what it offers
+# only the larger model's share counts.
 FREE, SMALLER = 0, 1
 USUAL = (0.2, 0.65, 0.3, 0.8), (0.0, 1.0, 0.0, 0.0)
-# Variance of a weight before anything is known of it, and what one trial adds to it: texts change.
+# Initial variance of a weight, which is also its maximum, and what each trial adds: texts change.
 UNSURE, DRIFT = 0.1, 1e-5
-# Opinions that are surer than this count as this sure.
+# Probabilities are clipped to [1 - SUREST, SUREST].
 SUREST = 0.9999
 
 
 class _Arrays(NamedTuple):
-    """`weights` [whose offer, weights] and their covariance, [whose offer, weights, weights]."""
+    """`weights`: [sources, weights]; `unsure`, their covariances: [sources, weights, weights].
+
+    The source is FREE or SMALLER.
+    """
 
     weights: Floats
     unsure: Floats
 
 
 class Weighing(_Arrays):
-    """What is known of offers of phrases, texts and successors, and of a smaller draft model's."""
+    """The regressions for offers of free sources (FREE) and of a smaller draft model (SMALLER)."""
 
     __slots__ = ()
 
@@ -48,7 +51,7 @@ class Weighing(_Arrays):
 
 @compiled
 def log_odds(chance: float) -> float:
-    """Of a probability, no surer than what counts; what is no number is none."""
+    """Log-odds of a probability, clipped by SUREST; NaN counts as 0."""
     sure = 1 - SUREST
     if chance > sure:
         sure = min(chance, SUREST)
@@ -59,7 +62,11 @@ def log_odds(chance: float) -> float:
 def chance(
     known: Weighing, whose: int, share_odds: float, offer_odds: float, is_first: bool
 ) -> float:
-    """Probability of a node: log-odds of the draft model's share and of the offer's estimate."""
+    """Acceptance probability of a node of source `whose`.
+
+    share_odds: log-odds of the draft model's share; offer_odds: of the offer's estimate; is_first:
+    whether the token is the draft model's first choice.
+    """
     weights = known.weights[whose]
     total = weights[0] + weights[1] * share_odds + weights[2] * offer_odds + weights[3] * is_first
     return float(1 / (1 + np.exp(-total)))
@@ -69,14 +76,14 @@ def chance(
 def learn(
     known: Weighing, whose: int, share_odds: float, offer_odds: float, is_first: bool, right: bool
 ) -> None:
-    """Takes in whether such a node was right."""
+    """Updates the weights with one judged node; the arguments are those of `chance`."""
     weights, unsure = known.weights[whose], known.unsure[whose]
     guess, size = chance(known, whose, share_odds, offer_odds, is_first), len(weights)
     said, moved = np.array((1.0, share_odds, offer_odds, 1.0 * is_first)), np.zeros(size)
     for place in range(size):
         for other in range(size):
             moved[place] += unsure[place, other] * said[other]
-    information = guess * (1 - guess)  # of a trial: little where the answer was sure
+    information = guess * (1 - guess)  # of one trial: little if the outcome was nearly certain
     whole = 1 + information * np.sum(said * moved)
     for place in range(size):
         weights[place] += (right - guess) * moved[place] / whole

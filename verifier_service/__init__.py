@@ -1,4 +1,4 @@
-"""The verifier: owns the target model, checks drafts, samples."""
+"""The verifier: owns the target model, verifies drafts and samples."""
 
 from draftloop.openmp import prefer_passive_waiting
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from draftloop.interruption import ends_at_once
 
-with ends_at_once("verifier"):  # they take half a second
+with ends_at_once("verifier"):  # these imports take half a second
     import sys
 
     from draftloop.model_info import require_model_folder
@@ -15,7 +15,7 @@ with ends_at_once("verifier"):  # they take half a second
 
 async def serve(settings: VerifierSettings) -> None:
     """Listens at once, is ready when the model is warm, drains on SIGTERM."""
-    # Importing torch takes seconds: what is wrong is refused, and --help answered, before that.
+    # Importing torch takes seconds, so wrong settings are refused and --help is answered first.
     require_model_folder(settings.model)
     with importing(settings.start_lock):
         from draftloop.rpc.server import RoleServer

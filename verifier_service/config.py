@@ -16,7 +16,7 @@ from draftloop.config import (
 
 
 class VerifierSettings(ModelServiceSettings):
-    """A verifier of the bundled target model on loopback, unless told otherwise."""
+    """By default a verifier of the bundled target model, on loopback."""
 
     model_config = settings_config("verifier")
 

@@ -1,4 +1,4 @@
-"""How likely the target model found tokens: those that it emitted, and those of a prompt."""
+"""Log-probabilities of the target model: of emitted tokens, and of a prompt's tokens."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from draftloop.logprobs import PromptLogprobs, TokenLogprobs
 from draftloop.runtime.forward import Forward, Task
 from verifier_service.session import VerifierSession
 
-# float32 of one forward's rows: a quarter of a gigabyte with what is made of them.
+# float32 logits of one forward: a quarter of a gigabyte, including what is computed from them.
 MOST_LOGITS = 1 << 24
 
 
 def token_logprobs(
     logits: Tensor, token_ids: Sequence[int], count: int
 ) -> tuple[TokenLogprobs, ...]:
-    """Of the token that followed every row of `logits`, [rows, vocabulary]; `count` beside each."""
+    """Log-probability of the token after every row, and the `count` likeliest tokens there.
+
+    logits: [rows, vocabulary]; token_ids: [rows].
+    """
     logprobs = logits.float().log_softmax(dim=-1)
     best = logprobs.topk(min(count, logprobs.shape[-1]), dim=-1)
     return tuple(
@@ -30,9 +33,9 @@ def token_logprobs(
 
 
 def prompt_logprobs(session: VerifierSession, *, chunk_tokens: int) -> Task[PromptLogprobs]:
-    """Runs the prompt, but for its last token, and tells how likely each token was behind the rest.
+    """Prefills the prompt except its last token; returns each token's log-probability.
 
-    In pieces, as `prefill` does, but all of it: rows that others have computed have no logits.
+    In chunks, as `prefill`, but without shared rows: rows that were copied have no logits.
     """
     slot, prompt = session.slot, session.request.token_ids
     assert slot.length == 0, "the session shares no rows"
@@ -48,7 +51,7 @@ def prompt_logprobs(session: VerifierSession, *, chunk_tokens: int) -> Task[Prom
 
 
 def _observe(found: PromptLogprobs, logits: Tensor, followers: Sequence[int]) -> None:
-    """Adds what is said of the tokens that followed."""
+    """Adds the log-probabilities of `followers`, the prompt's tokens after each row."""
     logprobs = logits.float().log_softmax(dim=-1)
     rows = torch.arange(len(followers), device=logits.device)
     said = logprobs[rows, torch.tensor(followers, device=logits.device)]

@@ -25,9 +25,9 @@ from verifier_service.session import VerifierSession
 
 
 def verify(session: VerifierSession, draft: DraftTree, *, chunk_tokens: int) -> Task[Verdict]:
-    """The verdict on `draft`, with its emitted tokens committed in the session.
+    """Verifies `draft`, commits the emitted tokens in the session and returns the verdict.
 
-    Raises DraftloopError where what the model says of one of them is no finite number.
+    Raises DraftloopError if the logit of an emitted token is not finite.
     """
     model, slot = session.model, session.slot
     if session.request.prompt_logprobs is not None and session.prompt_logprobs is None:
@@ -36,7 +36,7 @@ def verify(session: VerifierSession, draft: DraftTree, *, chunk_tokens: int) -> 
     length = slot.length
     said, verdict = yield from _judged(session, draft)
     if len(draft) and _place_of_no_number(said, verdict) is not None:
-        # A node's NaN or infinity gets, times zero, into rows that do not see it.
+        # A node's NaN or infinity times a weight of zero, is NaN in rows that do not attend to it.
         slot.truncate(length)
         said, alone = yield from _judged(session, EMPTY_TREE)
         verdict = _nothing_accepted(alone, verdict)
@@ -53,7 +53,7 @@ def verify(session: VerifierSession, draft: DraftTree, *, chunk_tokens: int) -> 
 
 
 def _judged(session: VerifierSession, draft: DraftTree) -> Task[tuple[_Said, Verdict]]:
-    """What the target says, and the verdict that follows from it."""
+    """Runs the target over the draft; returns its choices and the verdict."""
     forward = _forward(session, draft)
     if session.goes_alone(forward):
         said = yield from _said_in_one_call(session, forward, draft)
@@ -64,7 +64,11 @@ def _judged(session: VerifierSession, draft: DraftTree) -> Task[tuple[_Said, Ver
 
 
 def _nothing_accepted(alone: Verdict, spoilt: Verdict) -> Verdict:
-    """The verdict on an empty draft as one on the draft, with what was said of its nodes."""
+    """A verdict that accepts no node of the draft.
+
+    `alone` is the verdict on an empty draft. The predictions and successors after the draft's nodes
+    are taken from `spoilt`.
+    """
     successors = len(alone.successor_ids)
     return dataclasses.replace(
         alone,
@@ -74,11 +78,11 @@ def _nothing_accepted(alone: Verdict, spoilt: Verdict) -> Verdict:
 
 
 def _place_of_no_number(said: _Said, verdict: Verdict) -> int | None:
-    """Which of the emitted tokens comes of a row that holds NaN or +inf, if any does.
+    """Index of the first emitted token whose row of logits holds NaN or +inf; None if none does.
 
-    Of NaN the choice is the first token, or one that the grammar puts in its place. Of +inf it is
-    the infinite one, or else the first where the temperature has made NaN of it. What filters cut
-    off is -inf by then.
+    From a row with NaN, token 0 is chosen, or one that the grammar puts in its place. From a row
+    with +inf, the infinite token is chosen, or token 0 if dividing by the temperature has made NaN
+    of it. Tokens that filters excluded are -inf here.
     """
     for place, row in enumerate(_rows(verdict)):
         token = verdict.emitted_token_ids[place]
@@ -89,7 +93,7 @@ def _place_of_no_number(said: _Said, verdict: Verdict) -> int | None:
 
 
 def _forward(session: VerifierSession, draft: DraftTree) -> Forward:
-    """What is left of the committed text, and the draft."""
+    """The forward over the committed tokens not run yet, and over the draft."""
     tail = session.committed[session.slot.length :]
     return Forward(
         session.model,
@@ -103,14 +107,17 @@ def _forward(session: VerifierSession, draft: DraftTree) -> Forward:
 
 
 def _renewed(session: VerifierSession, draft: DraftTree) -> Forward:
-    """The same behind what others have computed meanwhile."""
+    """`_forward` after copying rows that other sessions have computed meanwhile."""
     bring(session.slot, len(session.committed) - 1)
     return _forward(session, draft)
 
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """The target's tokens after the last committed one and after every node; their successors."""
+    """The target's tokens after the last committed one and after every node.
+
+    successor_ids: the likeliest successors at each of these positions, concatenated.
+    """
 
     token_ids: Sequence[int]
     successor_ids: Sequence[int]
@@ -147,19 +154,19 @@ def _said_in_one_call(session: VerifierSession, forward: Forward, draft: DraftTr
 
 
 def _rows(verdict: Verdict) -> list[int]:
-    """Row 0 said the first emitted token, the row of an accepted node the next."""
+    """The row of logits of every emitted token: 0, then those of the accepted nodes."""
     rows = [0, *(node + 1 for node in verdict.accepted_nodes)]
     return rows[: len(verdict.emitted_token_ids)]
 
 
 def _positions(session: VerifierSession, draft: DraftTree) -> list[int]:
-    """Row 0 speaks of the token after the last committed one, row i + 1 of the one after node i."""
+    """Positions that the rows predict: row 0 after the committed text, row i + 1 after node i."""
     length = len(session.committed)
     return [length, *(length + depth for depth in draft.depths())]
 
 
 def _paths(session: VerifierSession, draft: DraftTree) -> list[list[int]]:
-    """Tokens between the committed text and each row's next token, where anybody looks at them."""
+    """The draft tokens before each row's prediction; empty if the sampler does not need them."""
     if not session.sampler.follows_paths:
         return [[]] * (len(draft) + 1)
     nodes = (draft.path(node) for node in range(len(draft)))

@@ -1,4 +1,4 @@
-"""The verifier's gRPC face: streams in, verdicts out; forwards run on the engine's thread."""
+"""The verifier's gRPC service: streams of verdicts; forwards run on the engine's thread."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ log = logs.get(__name__)
 
 
 class VerifierServicer(verifier_pb2_grpc.VerifierServicer):
-    """Speaks `draftloop.v1.Verifier`."""
+    """Implements `draftloop.v1.Verifier`."""
 
     def __init__(self, host: ModelHost) -> None:
         self._host = host
@@ -51,7 +51,7 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServicer):
     async def Verify(
         self, request_iterator: AsyncIterator[pb.VerifyRequest], context: grpc.aio.ServicerContext
     ) -> AsyncIterator[pb.VerifyResponse]:
-        """One session; its slot is freed when this ends for whatever reason."""
+        """One session; its slot is freed however the stream ends."""
         idle = self._settings.idle_timeout_s
         first = await next_message(request_iterator, idle)
         if first is None:
@@ -88,7 +88,7 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServicer):
                         continue
                     session.check_draft(draft)
                     yield await self._answer(session, draft, received)
-                    # while the next draft is being made
+                    # runs while the orchestrator gets the next draft
                     ahead = max(draft.depths(), default=0) + 1
                     self._host.engine.call(functools.partial(session.prepare, ahead))
 

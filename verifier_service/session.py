@@ -1,4 +1,4 @@
-"""One generation on the verifier: its committed tokens, its slot, its sampler, its last answer."""
+"""One generation on the verifier: committed tokens, cache slot, sampler and last answer."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class SessionRequest(Opening):
     prompt_logprobs: int | None = None
 
     def text(self) -> Text | None:
-        """None where the prompt's own logits are wanted, which rows of others do not have."""
+        """None if the prompt's log-probabilities are wanted: shared rows have no logits."""
         return None if self.prompt_logprobs is not None else Opening.text(self)
 
     def validate(self, model: LanguageModel) -> None:
-        """No more may be asked for than verdicts carry."""
+        """Also limits the extras (successors, log-probabilities) to what verdicts can carry."""
         Opening.validate(self, model)
         if self.successors > MOST_SUCCESSORS:
             rule = f"must be at most {MOST_SUCCESSORS}"
@@ -44,22 +44,24 @@ class SessionRequest(Opening):
 
 @dataclass(slots=True)
 class VerifierSession:
-    """Invariant between rounds: slot.length < len(committed); the last token was never run.
+    """State of one session.
 
-    The last draft's rows stay in the slot until `prepare`, or the next round, sorts them.
+    Invariant between rounds: slot.length < len(committed), as the last token was not run yet.
+    The last draft's rows stay pending in the slot until `prepare` or the next round keeps the
+    accepted ones.
     """
 
     model: LanguageModel
     slot: Slot
     request: SessionRequest
-    # Whether no other session waits for the engine, on its thread.
+    # Whether no other session waits for the engine; called on the engine's thread.
     is_alone: Callable[[], bool] = lambda: False
     sampler: Sampler = field(init=False)
     committed: list[int] = field(init=False)
     prompt_logprobs: PromptLogprobs | None = None  # from the first round on, if asked for
     last_draft: DraftTree | None = None
     last_answer: Verification | None = None
-    ready_sampler: InitVar[Sampler | None] = None  # else one is made here
+    ready_sampler: InitVar[Sampler | None] = None  # None: one is created here
 
     def __post_init__(self, ready_sampler: Sampler | None) -> None:
         self.committed = list(self.request.token_ids)
@@ -72,7 +74,7 @@ class VerifierSession:
         self.sampler.observe_output(token_ids)
 
     def goes_alone(self, forward: Forward) -> bool:
-        """Whether a forward and the choice of tokens behind it may be one call."""
+        """Whether the forward and the choice of tokens after it can be one compiled call."""
         prepared = self.model.prepared
         return (
             prepared is not None
@@ -83,18 +85,18 @@ class VerifierSession:
         )
 
     def prepare(self, positions: int) -> None:
-        """Does what of the next round can be done before its draft is there; may be left out.
+        """Does the part of the next round that needs no draft; optional.
 
-        Keeps the drafted keys and values of what was committed, which takes milliseconds where a
-        tree's branch is moved in hundreds of layers, and draws the noise of so many positions.
+        Keeps the keys and values of accepted nodes, which takes milliseconds if a tree's branch is
+        moved in hundreds of layers, and computes the noise of the next `positions` positions.
         """
         self.slot.advance(self.committed)
         self.sampler.prepare(len(self.committed), positions)
 
     def replayed(self, committed_length: int, draft: DraftTree) -> Verification | None:
-        """The stored answer if this message was answered before.
+        """The stored answer if the message repeats the last one; else None.
 
-        Raises StaleSession when the message assumes a position that this session is not at.
+        Raises StaleSession if the message assumes another committed length than the session's.
         """
         answer = self.last_answer
         repeated = answer is not None and answer.committed_length == committed_length

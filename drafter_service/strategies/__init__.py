@@ -1,4 +1,4 @@
-"""Those of the strategies that draft with a model, by their names in `DRAFTER_STRATEGIES`."""
+"""The strategies that draft with a model, by their names in `DRAFTER_STRATEGIES`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a drafting strategy is."""
+"""The interface of a drafting strategy."""
 
 from __future__ import annotations
 
@@ -17,58 +17,60 @@ from draftloop.tree import DraftBudget, DraftEnd, DraftTree, Verdict
 class Strategy(ABC):
     """A way to propose drafts in one session.
 
-    The calls come in order: `prefill` and, beside it, `reading` once, then rounds of `observe`,
-    `offer` and `propose`. `prefill` and `propose` run on the engine's thread and yield the forwards
-    they need, so that sessions share them; the others take none.
+    Order of calls: `prefill` and, concurrently, `reading` once; then per round `observe`, `offer`,
+    `propose`, and `ahead` while the draft is verified. `prefill`, `propose` and `ahead` run on the
+    engine's thread and yield the forwards they need, so that sessions share them. The other methods
+    need no forward.
     """
 
     name: ClassVar[str]
 
     def __init__(self, session: DrafterSession) -> None:
         self.session = session
-        # Of the last draft: nodes that were looked at before it was cut, and what ended it.
+        # Of the last draft: number of nodes considered before pruning, and why it ended.
         self.proposed_nodes = 0
         self.end = DraftEnd.NONE
 
     def offer(self, tree: DraftTree) -> None:  # noqa: B027
-        """Hears what cheaper sources propose for the next draft; by default nobody listens."""
+        """Receives what cheaper sources propose for the next draft; ignored by default."""
 
     def reading(self) -> Iterator[None]:
-        """Takes in the text beside the models, a piece a step; by default there is nothing to do.
+        """Indexes the text for sources without a model, one piece per step; nothing by default.
 
-        On the event loop while the engine prefills, and to its end before the first `propose`.
+        Runs on the event loop while the engine prefills, and completes before the first `propose`.
         """
         yield from ()
 
     def prefill(self, *, whole: bool = True) -> Task[None]:
-        """Runs the committed tokens that were not run yet, but for the last one.
+        """Runs the committed tokens that are not in the cache yet, except the last one.
 
-        All of them, or else as in `runtime.prefill` what a draft's first forward does not take.
+        With `whole` false, up to a chunk is left to the draft's first forward (`runtime.prefill`).
         """
         session = self.session
-        if whole:  # nobody waits for this
+        if whole:  # no draft is being waited for
             session.sampler.prepare(len(session.committed), NOISE_AT_ONCE)
         yield from self.prefill_of(session.model, session.slot, whole=whole)
 
     def prefill_of(self, model: LanguageModel, slot: Slot, *, whole: bool) -> Task[None]:
-        """The same for one model of the session."""
+        """`prefill` for one model of the session, in its slot."""
         committed, chunk = self.session.committed, self.session.prefill_chunk_tokens
         yield from prefill(model, slot, committed, chunk_tokens=chunk, whole=whole)
 
     def observe(self, new_token_ids: Sequence[int], verdict: Verdict | None) -> None:  # noqa: B027
-        """Learns which tokens were committed and what the verifier said of the last draft.
+        """Learns from the newly committed tokens and from the verdict on the last draft.
 
-        The session has the tokens already, of rounds that were drafted elsewhere too, which came
-        after the draft's; `verdict` is None where there is no draft that was not judged before.
+        The tokens are already in the session. After those of the verdict they may include tokens of
+        later rounds that were drafted elsewhere. `verdict` is None if no draft of this strategy
+        awaits its verdict.
         """
 
     @abstractmethod
     def propose(self, budget: DraftBudget) -> Task[DraftTree]:
-        """A draft that continues the session's committed tokens, within the budget."""
+        """Returns a draft that continues the session's committed tokens, within the budget."""
 
     def ahead(self, wanted: Callable[[], bool]) -> Task[None]:
-        """Goes on with the last draft while it is being verified, as long as that is `wanted`.
+        """Extends the last draft while it is being verified, for as long as `wanted()` is true.
 
-        On the engine's thread, before the next `observe`; by default there is nothing to do.
+        Runs on the engine's thread, before the next `observe`; does nothing by default.
         """
         yield from ()

@@ -1,4 +1,4 @@
-"""Cascade Speculative Drafting: drafters in a row, each reviewing cheaper ones (2312.11462)."""
+"""Cascade Speculative Drafting: drafters in order, each reviewing cheaper ones (2312.11462)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ from draftloop.runtime.model import LanguageModel
 from draftloop.speculation import CASCADE
 from draftloop.tree import DraftBudget, DraftEnd, DraftTree, TokenSource, Verdict
 
-# Of the text, read by max-gram in one go: about a millisecond.
+# Tokens that max-gram indexes in one step: about a millisecond.
 PIECE_TOKENS = 128
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A draft model of the cascade, its slot, what its reviews cost and bring in, and how far it
-    is to be believed: a larger model's tokens more than a smaller one's.
+    """A draft model of the cascade, with its slot.
+
+    `economy`: what its reviews cost and gain. `calibration`: how reliable its estimates are; a
+    larger model's tokens are accepted more often than a smaller one's.
     """
 
     model: LanguageModel
@@ -36,12 +38,12 @@ class Level:
 
 
 class Cascade(Chain):
-    """`cascade`: draft models, larger ones first, and max-gram behind them.
+    """`cascade`: draft models, larger ones first, and max-gram last.
 
-    Vertical: no model writes token by token. It reviews in one forward what those behind it
-    propose, keeps what it would have said itself and adds its own next token.
-    Horizontal: by row 0 of the matrix the larger ones write the early tokens of the draft.
-    Max-gram reads the text beside the models: a long one takes a second.
+    Vertical: no model writes token by token. In one forward, each model reviews what the drafters
+    after it propose, keeps the tokens that it would have chosen itself and adds its own next token.
+    Horizontal: by row 0 of the matrix, the larger models write the early tokens of the draft.
+    Max-gram indexes the text while the models prefill, since a long text takes a second.
     """
 
     name = CASCADE
@@ -62,17 +64,17 @@ class Cascade(Chain):
         self._max_gram = MaxGram((), session.stop_token_ids)
 
     def reading(self) -> Iterator[None]:
-        """Max-gram's."""
+        """Indexes the text for max-gram."""
         for end in range(PIECE_TOKENS, len(self.session.committed) + PIECE_TOKENS, PIECE_TOKENS):
             self._read(end)
             yield
 
     def _read(self, end: int | None = None) -> None:
-        """Max-gram reads on, up to so many tokens of the text."""
+        """Extends max-gram's index to the first `end` tokens of the text, or to all."""
         self._max_gram.extend(self.session.committed[len(self._max_gram) : end])
 
     def prefill(self, *, whole: bool = True) -> Task[None]:
-        """The same through every model that the matrix uses."""
+        """Prefills every model that the matrix uses."""
         used = [0]
         for index, level in enumerate(self._levels, start=1):
             if any(self._matrix[row][index - 1] for row in used):
@@ -80,7 +82,7 @@ class Cascade(Chain):
                 yield from self.prefill_of(level.model, level.slot, whole=whole)
 
     def propose(self, budget: DraftBudget) -> Task[DraftTree]:
-        """The chain of row 0; every model keeps keys and values of what was drafted so far."""
+        """Drafts the chain of row 0; each model keeps keys and values of the tokens it has run."""
         budget = self.session.within_limits(budget)
         limit = self.chain_depth(budget)
         yield from self.prefill(whole=False)
@@ -97,16 +99,16 @@ class Cascade(Chain):
     def calibrate(
         self, draft: DraftTree, scores: Sequence[float], verdict: Verdict, runs: Sequence[int]
     ) -> None:
-        """Each model by its own tokens."""
+        """Calibrates each model by the tokens that it wrote."""
         for index, level in enumerate(self._levels):
             nodes = {n for n, writer in enumerate(self._last_writers) if writer == index}
             level.calibration.observe(draft, scores, verdict, runs, nodes)
 
     def _row(self, row: int, path: Drafted, limit: int, budget: DraftBudget) -> Task[DraftEnd]:
-        """The horizontal cascade: adds what this row says to the path, up to `limit` tokens of it.
+        """The horizontal cascade: extends the path by this row's drafters, up to `limit` tokens.
 
-        The counts add up, as in the paper's algorithm 1: of what a larger drafter wrote beyond its
-        own, or left unwritten, the next ones have so much less, or more, to do.
+        The counts add up, as in the paper's algorithm 1: if a larger drafter wrote more, or fewer,
+        tokens than its own count, the next ones write that many fewer, or more.
         """
         start, end = len(path), DraftEnd.NODES
         counts = self._matrix[row]
@@ -124,13 +126,13 @@ class Cascade(Chain):
     def _write(
         self, index: int, row: int, path: Drafted, depth: int, limit: int, budget: DraftBudget
     ) -> Task[DraftEnd]:
-        """The vertical cascade: a model writes by reviews until the path has `depth` tokens.
+        """The vertical cascade: one model writes by reviews until the path has `depth` tokens.
 
-        The last review may reveal more of them, up to `limit`.
+        The last review may yield more tokens, up to `limit`.
         """
         level = self._levels[index]
         while len(path) < depth and not path.ended:
-            # Whether to draft at all was decided by who asked.
+            # The first review is always run: the orchestrator has decided that drafting pays.
             asked = row == 0 and not len(path)
             if not asked and not level.economy.pays(path.reach, budget):
                 return DraftEnd.DRAFT_COST
@@ -146,7 +148,7 @@ class Cascade(Chain):
         return DraftEnd.NODES
 
     def _copy(self, path: Drafted, depth: int, least: float) -> DraftEnd:
-        """Max-gram writes up to `depth` tokens, none that is reached with less than `least`."""
+        """Max-gram extends the path up to `depth` tokens, while its reach is at least `least`."""
         calibration, source = self.session.experience.calibration, TokenSource.PROMPT_LOOKUP
         for token, score in self._max_gram.propose(path.token_ids, depth - len(path)):
             estimate = correct(calibration, source, score, len(path) + 1)
@@ -157,9 +159,10 @@ class Cascade(Chain):
         return DraftEnd.NODES if len(path) >= depth else DraftEnd.TEXT
 
     def _forward(self, level: Level, path: Sequence[int], guesses: Sequence[int]) -> Forward:
-        """What the level's slot lacks of the path, at least its last token, and the guesses.
+        """The forward over the tokens of the path that the level's slot lacks, and the guesses.
 
-        Its pending rows are what it read last: the beginning that is still on the path is kept.
+        The path's last token is always run. The slot's pending rows are from the level's previous
+        review; those that still match the beginning of the path are kept.
         """
         slot = level.slot
         tail = self.session.committed[slot.length :]

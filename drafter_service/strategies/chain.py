@@ -1,4 +1,4 @@
-"""Drafts that are chains whose tokens draft models check, several in a forward."""
+"""Drafts that are chains; a draft model checks several of their tokens per forward."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ SOURCE = TokenSource.DRAFT_MODEL
 
 @dataclass(slots=True)
 class Drafted:
-    """A chain under construction; `reach` is the chance that all of it is accepted.
+    """A chain under construction.
 
-    `writers`: which of several draft models each token is of.
+    `reach`: the probability that all of it is accepted. `writers`: for each token, the index of the
+    draft model that wrote it. `ended`: the last token is a stop token.
     """
 
     token_ids: list[int] = field(default_factory=list)
@@ -36,9 +37,10 @@ class Drafted:
         self, token: int, score: float, estimate: float, source: TokenSource = SOURCE,
         writer: int = 0,
     ) -> None:  # fmt: skip
-        """Adds a token that is accepted with `estimate` once all before it are.
+        """Appends a token that is accepted with probability `estimate` if all before it are.
 
-        `score` is its share of the draft model's scores, or what another source says of itself.
+        `score` is the raw value that `estimate` was calibrated from: the token's share of the draft
+        model's scores, or another source's own score.
         """
         self.token_ids.append(token)
         self.scores.append(score)
@@ -48,21 +50,21 @@ class Drafted:
         self.reach *= estimate
 
     def cut(self, depth: int) -> None:
-        """Drops what is deeper than allowed, and a stop token with it: that comes last."""
+        """Truncates the chain to `depth` tokens; that drops any stop token, which comes last."""
         if depth < len(self):
             del self.token_ids[depth:], self.scores[depth:]
             del self.estimates[depth:], self.sources[depth:], self.writers[depth:]
             self.reach, self.ended = math.prod(self.estimates), False
 
     def copy(self) -> Drafted:
-        """One that grows on its own."""
+        """An independent copy."""
         return Drafted(
             [*self.token_ids], [*self.scores], [*self.estimates], [*self.sources],
             [*self.writers], self.reach, self.ended,
         )  # fmt: skip
 
     def tree(self, start: int = 0) -> DraftTree:
-        """The chain as it is now, from the token at `start` on."""
+        """The current chain as a draft tree, from the token at `start` on."""
         return DraftTree(
             token_ids=tuple(self.token_ids[start:]),
             parents=tuple(range(ROOT, len(self) - start - 1)),
@@ -72,7 +74,7 @@ class Drafted:
 
 
 class Chain(Strategy):
-    """Remembers its draft, and how likely it said that every token of it was."""
+    """A strategy whose draft is a chain, kept with its raw scores until the verdict arrives."""
 
     def __init__(self, session: DrafterSession) -> None:
         super().__init__(session)
@@ -83,7 +85,7 @@ class Chain(Strategy):
     def observe(self, new_token_ids: Sequence[int], verdict: Verdict | None) -> None:
         """Calibrates the estimates by what was accepted.
 
-        Who asked may have verified less: the likeliest nodes, which come first.
+        The orchestrator may have verified only the likeliest nodes. They come first in the draft.
         """
         if verdict is None:
             return
@@ -96,25 +98,25 @@ class Chain(Strategy):
     def calibrate(
         self, draft: DraftTree, scores: Sequence[float], verdict: Verdict, runs: Sequence[int]
     ) -> None:
-        """Learns from a verdict on what was verified of the draft."""
+        """Learns from the verdict on `draft`, the part of the draft that was verified."""
         self.session.experience.calibration.observe(draft, scores, verdict, runs)
 
     def remembered(self, draft: DraftTree, scores: list[float], runs: list[int]) -> DraftTree:
-        """The draft, with its raw scores and runs kept for its verdict."""
+        """Stores the draft with its raw scores and runs until its verdict; returns the draft."""
         self._last_draft, self._last_scores, self._last_runs = draft, scores, runs
         return draft
 
     def chain_depth(self, budget: DraftBudget) -> int:
-        """Most tokens of the chain itself."""
+        """Maximum length of the chain itself."""
         return min(budget.max_nodes, budget.max_depth)
 
     def adopt(
         self, drafted: Drafted, verdict: Verdict, scores: Sequence[float],
         calibration: Calibration, writer: int = 0,
     ) -> float:  # fmt: skip
-        """Adds what a draft model's own verdict emits, with its probabilities of these tokens.
+        """Appends the tokens that a draft model's verdict emits; `scores` are their raw scores.
 
-        Returns how many of them are expected to be accepted where their start is.
+        Returns how many of them are expected to be accepted, given that all before them are.
         """
         drafted.ended = verdict.stopped  # nothing is ever emitted after a stop token
         gain, reach = 0.0, 1.0

@@ -1,16 +1,16 @@
-"""The drafter's part of `fused`: it reviews what cheaper sources offer and grows where it pays.
+"""The drafter's part of `fused`: it reviews the offered tree and extends it where that pays.
 
-One forward of the draft model scores a whole offered tree, re-weighs its nodes and adds its own
-best siblings at every place: the vertical cascade (2312.11462, section 3.1) without throwing the
-distributions away. Then the best open ends grow, several in a forward, while what they promise
-exceeds what the forward costs: OPT-Tree (2406.17276) with nodes and forwards priced.
+One forward of the draft model scores the whole offered tree, re-weighs its nodes and adds the
+model's own best children at every node: the vertical cascade (2312.11462, section 3.1), but with
+the distributions kept. Then the best open ends grow, several per forward, while their expected gain
+exceeds the price of the forward: OPT-Tree (2406.17276) with a price on nodes and forwards.
 
-With several draft models in one drafter each has the same part: what the next smaller one drafts is
-offered to the larger one, whose one review then replaces most of its own forwards, where these are
-much dearer. Whether another way does better is measured.
+With several draft models in one drafter, each smaller model's draft is offered to the next larger
+model. If the larger model is much more expensive, its one review replaces most of its own forwards.
+Which models draft is decided by measurement (`drafter_service.ways`).
 
-A drafter with a device of its own drafts ahead: it grows the tree on while the target verifies it.
-Where the verdict ends at a node that was run, what grew behind that is the next draft's beginning.
+A drafter with a device of its own drafts ahead: it extends the tree while the target verifies it.
+If the verdict ends at a node that was run, the subtree below that node starts the next draft.
 """
 
 from __future__ import annotations
@@ -26,28 +26,29 @@ from draftloop.runtime.forward import Task
 from draftloop.speculation import FUSED
 from draftloop.tree import EMPTY_TREE, DraftBudget, DraftEnd, DraftTree, Verdict
 
-# Children of the draft model at one node: with shared noise four hold the target's token 84 to 95 %
-# of the time.
+# Children that the draft model adds at one node: with shared noise, four contain the target's token
+# 84 to 95 % of the time.
 CHILDREN = 6
-# Open ends that grow in one forward, and offered nodes that are reviewed in one.
+# Open ends that grow in one forward, and offered nodes that are reviewed in the first one.
 TOGETHER, REVIEWED = 8, 24
-# How many forwards of the smaller model one of the larger must cost for the larger to review the
-# smaller one's draft, at first: that takes some six of its forwards and saves some four.
+# A larger model at first reviews the smaller one's draft if one of its forwards costs more than
+# this many of the smaller one's: such a draft takes some six forwards of the smaller model and
+# saves some four of the larger one.
 REVIEW_COST_RATIO = 4
-# Reach below which nothing is drafted ahead.
+# Nodes with a smaller path probability are not drafted ahead.
 LEAST_AHEAD = 0.01
 NO_PRICES = DraftBudget(max_nodes=0, max_depth=0)
 
 
 class Fused(TreeStrategy):
-    """`fused`, as far as it needs the draft model; sources and sizes are the orchestrator's."""
+    """`fused`, the drafter's part; the orchestrator has the free sources and sets the sizes."""
 
     name = FUSED
 
     def __init__(self, session: DrafterSession) -> None:
         super().__init__(session, CHILDREN)
         self._offer = EMPTY_TREE
-        self._way = self._usual = Way.LARGER  # the last draft's, and that of most
+        self._way = self._usual = Way.LARGER  # the last draft's, and the default
         self._smaller: Fused | None = None
         if (smaller := session.smaller) is not None:
             self._smaller = Fused(smaller)
@@ -55,24 +56,24 @@ class Fused(TreeStrategy):
                 self._usual = Way.BOTH
 
     def offer(self, tree: DraftTree) -> None:
-        """The next draft begins with a review of this."""
+        """Stores the tree that the next draft begins by reviewing."""
         self._offer = tree
 
     def prefill(self, *, whole: bool = True) -> Task[None]:
-        """The same; the whole text through every model, as none knows who drafts."""
+        """Prefills this model and, if `whole`, the smaller ones, as any of them may draft next."""
         yield from super().prefill(whole=whole)
         if self._smaller is not None and whole:
             yield from self._smaller.prefill()
 
     def observe(self, new_token_ids: Sequence[int], verdict: Verdict | None) -> None:
-        """Only the models that made the last draft learn from its verdict."""
+        """Lets the models that made the last draft learn from its verdict."""
         if self._way is not Way.SMALLER:
             super().observe(new_token_ids, verdict)
         if self._smaller is not None and self._way is not Way.LARGER:
             self._smaller.observe(new_token_ids, verdict)
 
     def propose(self, budget: DraftBudget) -> Task[DraftTree]:
-        """Offer and own nodes merged, those that are worth their verification."""
+        """Returns the offered and the model's own nodes that are worth their verification."""
         if self._smaller is None:
             return (yield from self._draft(budget))
         ways, began = self.session.experience.ways, time.perf_counter()
@@ -84,7 +85,7 @@ class Fused(TreeStrategy):
         return tree
 
     def _draft_by(self, way: Way, smaller: Fused, budget: DraftBudget) -> Task[DraftTree]:
-        """That of the smaller model, of this one, or of this one on top of the smaller one's."""
+        """Drafts by this model, the smaller one, or both: then this one reviews the other's."""
         of_smaller = 0
         if way is not Way.LARGER:
             smaller.offer(self._offer)
@@ -101,7 +102,7 @@ class Fused(TreeStrategy):
         return tree
 
     def _draft(self, budget: DraftBudget) -> Task[DraftTree]:
-        """That of this model, which begins with a review of what is offered."""
+        """This model's draft, which begins with a review of the offered tree."""
         budget = self.session.within_limits(budget)
         offer, self._offer = self._offer, EMPTY_TREE
         self.candidates.advance()
@@ -114,11 +115,11 @@ class Fused(TreeStrategy):
         )  # fmt: skip
 
     def ended(self, full: bool, max_depth: int) -> DraftEnd:
-        """Further nodes would not be worth their verification, unless there was no room."""
+        """NODES if the node limit was reached; else further nodes are not worth verifying."""
         return DraftEnd.NODES if full else DraftEnd.VERIFY_COST
 
     def ahead(self, wanted: Callable[[], bool]) -> Task[None]:
-        """Grows the last tree on, wherever the target may leave it."""
+        """Extends the last tree at its likeliest ends, as the verdict may stop at any node."""
         if self._smaller is not None and self._way is Way.SMALLER:
             yield from self._smaller.ahead(wanted)
             return
@@ -136,11 +137,11 @@ class Fused(TreeStrategy):
                     yield from self.expand()
             ended = True
         finally:
-            if not ended:  # nodes whose forward never ended stand in the tree
+            if not ended:  # the tree has nodes marked as run whose forward did not complete
                 known.clear()
 
 
 def _gain(tree: DraftTree, budget: DraftBudget) -> float:
-    """Tokens that a draft is expected to bring in, beyond those that its nodes are worth."""
+    """Expected accepted tokens of a draft, less the price of its nodes."""
     gains = (reach - budget.least_path_probability for reach in tree.path_probabilities())
     return sum(gain for gain in gains if gain > 0)

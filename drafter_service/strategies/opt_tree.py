@@ -11,11 +11,11 @@ from draftloop.tree import DraftBudget, DraftEnd, DraftTree
 
 
 class OptTree(TreeStrategy):
-    """`opt_tree`: grown layer by layer, the n best nodes of all layers verified (section 3.2).
+    """`opt_tree`: grows layer by layer and keeps the n best nodes of all layers (section 3.2).
 
-    Expected accepted length is the sum of the nodes' path probabilities; the n greatest of them
-    form a tree, as no child is likelier than its parent. A layer is drafted only where it may
-    still change those n: what lies outside them has no descendant inside.
+    The expected accepted length is the sum of the nodes' path probabilities. The n nodes with the
+    greatest ones form a tree, as no child is likelier than its parent. Only nodes among the best n
+    are run, since no other node can have a descendant among them.
     """
 
     name = OPT_TREE
@@ -24,15 +24,15 @@ class OptTree(TreeStrategy):
         super().__init__(session, children=session.model.options.max_draft_nodes)
 
     def propose(self, budget: DraftBudget) -> Task[DraftTree]:
-        """The tree; keys and values of accepted nodes stay in the slot."""
+        """Drafts the tree; keys and values of accepted nodes stay in the slot."""
         budget = self.session.within_limits(budget)
         parameters = self.session.request.opt_tree
         most = min(budget.max_nodes, parameters.nodes or budget.max_nodes)
-        # A tree of so many nodes was asked for: it is not cut to what pays.
+        # If the request gives the number of nodes, the tree is not pruned to what pays.
         least = 0.0 if parameters.nodes else budget.least_path_probability
         depth = min(budget.max_depth, parameters.depth)
-        # The stop rule (section 3.3): the last layer brought in more than delta. Without a delta
-        # the layer is priced before it is paid for.
+        # The stop rule (section 3.3): go on while the last layer added more than delta. Without a
+        # delta, each layer's cost is weighed before it is run.
         delta = NO_DELTA if parameters.delta is None else parameters.delta
         self.candidates.clear()
         return (
@@ -42,7 +42,7 @@ class OptTree(TreeStrategy):
         )
 
     def ended(self, full: bool, max_depth: int) -> DraftEnd:
-        """The last layer tells: it was the deepest, or nothing of it was worth a place."""
+        """The last layer decides: it reached `max_depth`, it was empty, or the nodes ran out."""
         newest = self.candidates.newest_depths
         if not newest:
             return DraftEnd.VERIFY_COST

@@ -1,4 +1,4 @@
-"""Ouroboros: phrases for drafting, for longer drafts, from verdicts, from history (2402.13720)."""
+"""Ouroboros: phrases, from verdicts and history, help to draft and lengthen (2402.13720)."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from phrase_store.session import PhraseSession
 
 
 class Ouroboros(Chain):
-    """`ouroboros`: the paper's four parts, each by the switch of its name in the request.
+    """`ouroboros`: the paper's four parts, each with its own switch in the request.
 
-    Drafting by phrases (3.1): in one draft forward ride a lookahead window and the phrases that
-    follow the chain; the chain grows by the longest phrase that the draft model agrees with.
-    Lengthening (3.2): the K best phrases behind the chain's end are verified with it, as a tree.
-    Verification (3.3) and history (3.4) fill the session's phrases.
+    Drafting by phrases (3.1): one forward of the draft model also runs a lookahead window and the
+    phrases that may follow the chain; the chain grows by the longest phrase that the draft model
+    agrees with. Lengthening (3.2): the K best phrases after the chain's end are verified with it,
+    as a tree. Verification (3.3) and history (3.4) fill the session's phrases.
     """
 
     name = OUROBOROS
@@ -46,11 +46,11 @@ class Ouroboros(Chain):
             self._window = LookaheadWindow(self._parameters.lookahead, session.committed)
 
     def reading(self) -> Iterator[None]:
-        """That of the request's own phrases."""
+        """Indexes the request's own text in its phrases."""
         return iter(()) if self._phrases is None else self._phrases.reading()
 
     def observe(self, new_token_ids: Sequence[int], verdict: Verdict | None) -> None:
-        """The session's own text grows; what the verdict says becomes phrases."""
+        """Adds the new tokens to the session's own text, and phrases from the verdict."""
         super().observe(new_token_ids, verdict)
         if self._phrases is None:
             return
@@ -61,7 +61,7 @@ class Ouroboros(Chain):
             self._phrases.learn(context, self._last_draft, verdict)
             heard = len(verdict.emitted_token_ids)
             context, new_token_ids = [*context, *new_token_ids[:heard]], new_token_ids[heard:]
-        if new_token_ids:  # of rounds that were drafted elsewhere what they committed
+        if new_token_ids:  # committed by rounds that were drafted elsewhere
             emitted = tuple(new_token_ids)
             committed = Verdict(
                 accepted_nodes=(), emitted_token_ids=emitted, root_prediction=emitted[0]
@@ -69,9 +69,9 @@ class Ouroboros(Chain):
             self._phrases.learn(context, EMPTY_TREE, committed)
 
     def propose(self, budget: DraftBudget) -> Task[DraftTree]:
-        """The chain, at least one token of it per draft forward, and phrases behind it.
+        """Drafts a chain, at least one token per draft forward, and phrases after its end.
 
-        Keys and values of what was drafted ahead and came true are kept.
+        Keys and values of accepted tokens stay in the slot.
         """
         budget = self.session.within_limits(budget)
         depth = self.chain_depth(budget)
@@ -85,9 +85,9 @@ class Ouroboros(Chain):
                 logits = yield self._next_forward(drafted.token_ids, guesses)
                 gain = self._take(drafted, guesses, logits)
                 self._economy.observe(time.perf_counter() - began, gain, first=not known)
-            # guesses that ride along make a forward slower: they must make it longer too
+            # guesses in a forward make it slower, so they must also yield more tokens
             self._choice.observe(guessed, len(drafted) - known, time.perf_counter() - began)
-            if len(drafted) == known:  # of what is no number nothing is drafted
+            if len(drafted) == known:  # the logits are NaN: nothing can be drafted
                 break
         drafted.cut(depth)
         draft, scores, runs = self._lengthened(drafted, budget)
@@ -95,7 +95,7 @@ class Ouroboros(Chain):
         return self.remembered(draft, drafted.scores + scores, [*chain, *runs])
 
     def chain_depth(self, budget: DraftBudget) -> int:
-        """A third of the nodes is left for lengthening."""
+        """Leaves a third of the nodes to lengthening."""
         most = super().chain_depth(budget)
         return min(most, max(1, 2 * most // 3)) if self._lengthens else most
 
@@ -104,12 +104,12 @@ class Ouroboros(Chain):
             ends_text = drafted.ended and len(drafted) <= depth
             self.end = DraftEnd.TEXT if ends_text else DraftEnd.DEPTH
             return False
-        # Whether to draft at all was decided by who asked.
+        # The first forward is always run: the orchestrator has decided that drafting pays.
         self.end = DraftEnd.DRAFT_COST
         return not len(drafted) or self._economy.pays(drafted.reach, budget)
 
     def _goes_on_alone(self, drafted: Drafted, depth: int, budget: DraftBudget) -> Task[bool]:
-        """Adds what the draft model says with no guesses, in one call; False where none is run."""
+        """Extends the chain without guesses in one compiled call; False if that is impossible."""
         passes = self._passes(drafted, depth, budget)
         if passes is None:
             return False
@@ -120,7 +120,7 @@ class Ouroboros(Chain):
         return True
 
     def _passes(self, drafted: Drafted, depth: int, budget: DraftBudget) -> Passes | None:
-        """All forwards that remain with no guesses in them, if they can be one call."""
+        """All remaining forwards, without guesses, as one call; None if that is impossible."""
         if self.session.prepared is None:
             return None
         alone = self._alone
@@ -130,9 +130,9 @@ class Ouroboros(Chain):
         return alone.passes(self._economy)
 
     def _beside(self, drafted: Drafted) -> DraftTree:
-        """Phrases that follow the chain, and the window, for the draft model's next forward.
+        """The guesses for the draft model's next forward: phrases after the chain, and the window.
 
-        Where there is no room for both, the window has half of it: new phrases come from there.
+        If there is no room for both, the window gets half of it, since it yields new phrases.
         """
         if self._window is None or self._phrases is None:
             return EMPTY_TREE
@@ -152,7 +152,7 @@ class Ouroboros(Chain):
         return builder.build()
 
     def _next_forward(self, token_ids: list[int], guesses: DraftTree) -> Forward:
-        """The last token that was not run yet, and the guesses under it."""
+        """The forward over the tokens not run yet, with the guesses as children of the last."""
         session = self.session
         if not token_ids:
             tail = session.committed[session.slot.length :]
@@ -168,9 +168,9 @@ class Ouroboros(Chain):
         )  # fmt: skip
 
     def _take(self, drafted: Drafted, guesses: DraftTree, logits: Tensor) -> float:
-        """Adds the draft model's own tokens, as many as the guesses reveal.
+        """Appends the draft model's own tokens: one, and one more for each guess it agrees with.
 
-        Returns how many of them are expected to be accepted where their start is.
+        Returns how many of them are expected to be accepted, given that all before them are.
         """
         before = len(drafted)
         verdict, scores = review(self.session, logits, drafted.token_ids, guesses)
@@ -183,7 +183,7 @@ class Ouroboros(Chain):
         return gain
 
     def _learn_ngrams(self, predictions: Sequence[int]) -> None:
-        """The window's n-grams become phrases of this request; nobody else is told of them.
+        """Adds the window's n-grams to this request's phrases; they are not published.
 
         `predictions` are the draft model's tokens after every node of the last guesses.
         """
@@ -194,7 +194,10 @@ class Ouroboros(Chain):
     def _lengthened(
         self, drafted: Drafted, budget: DraftBudget
     ) -> tuple[DraftTree, list[float], list[int]]:
-        """The chain, behind its end the K best phrases as a tree, and their raw scores and runs."""
+        """Appends the K best phrases to the chain, as a tree.
+
+        Returns the whole draft, and the raw scores and runs of the appended nodes.
+        """
         chain = drafted.tree()
         if self._phrases is None or not self._lengthens or drafted.ended or not drafted.reach:
             return chain, [], []

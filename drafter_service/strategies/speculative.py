@@ -1,7 +1,8 @@
 """Speculative decoding: the draft model writes a chain (Leviathan et al. 2211.17192, section 2).
 
-It chooses with the target's own noise, so its token is the target's as often as the two models'
-perturbed arg max agree (arXiv 2408.07978). It stops where another token would not pay.
+It samples with the target's own noise, so its token equals the target's whenever the arg max of
+both models' perturbed log-probabilities agrees (arXiv 2408.07978). It stops where another token
+would not pay.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ class Speculative(TreeStrategy):
         super().__init__(session, children=1)
 
     def propose(self, budget: DraftBudget) -> Task[DraftTree]:
-        """The chain; keys and values of what came true are kept."""
+        """Drafts the chain; keys and values of accepted tokens stay in the slot."""
         budget = self.session.within_limits(budget)
         depth = min(budget.max_nodes, budget.max_depth)
         self.candidates.clear()
         return (yield from self.grown(budget, together=1, most=depth, max_depth=depth, least=0.0))
 
     def ended(self, full: bool, max_depth: int) -> DraftEnd:
-        """A chain that is not as deep as it may be ends with the text."""
+        """DEPTH if the depth limit was reached; else a stop token, or nothing left to propose."""
         return DraftEnd.DEPTH if full else DraftEnd.TEXT

@@ -1,4 +1,4 @@
-"""What strategies that grow a tree by forwards of the draft model share."""
+"""Base of the strategies that grow a tree by forwards of the draft model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from draftloop.tree import EMPTY_TREE, DraftBudget, DraftEnd, DraftTree, Verdict
 
 
 class TreeStrategy(Strategy):
-    """Prefills, grows and learns; subclasses say how far. `children`: most of one node."""
+    """Prefills, grows a tree and learns from verdicts; subclasses set the limits of growth.
+
+    `children`: maximum number of children of one node.
+    """
 
     def __init__(self, session: DrafterSession, children: int) -> None:
         super().__init__(session)
@@ -23,7 +26,7 @@ class TreeStrategy(Strategy):
         self.economy = Economy(session.model.forward_seconds)
 
     def observe(self, new_token_ids: Sequence[int], verdict: Verdict | None) -> None:
-        """Calibrates by what the target said, of nodes that were not verified too."""
+        """Calibrates by the target's tokens, also for drafted nodes that were not verified."""
         if verdict is not None:
             self.candidates.judge(new_token_ids)
 
@@ -31,10 +34,10 @@ class TreeStrategy(Strategy):
         self, budget: DraftBudget, *, together: int, most: int, max_depth: int, least: float,
         delta: float = NO_DELTA, offer: DraftTree = EMPTY_TREE, reviewed: int = 0,
     ) -> Task[DraftTree]:  # fmt: skip
-        """The draft of a tree that grows as `Candidates.plan` says, from where that stands.
+        """Grows the current candidates as planned (`Candidates.plan`) and returns the draft.
 
-        It begins with what is offered, of which the first forward reviews so many of the best
-        nodes. Keys and values of what came true stay in the slot.
+        Growth begins with the nodes of `offer`; the first forward reviews the `reviewed` best of
+        them. Keys and values of accepted nodes stay in the slot.
         """
         known = self.candidates
         self.proposed_nodes, self.end = 0, DraftEnd.NONE
@@ -55,15 +58,15 @@ class TreeStrategy(Strategy):
 
     @abstractmethod
     def ended(self, full: bool, max_depth: int) -> DraftEnd:
-        """What ended a draft, `full` or not, if not the price of a further forward."""
+        """Why a draft ended if not for the price of another forward; `full`: all nodes used."""
 
     def grow(self) -> Task[None]:
-        """Runs ends and adds their best children, as planned, until nothing more pays."""
+        """Runs the ends and adds their best children, as planned, until nothing more pays."""
         known = self.candidates
         while known.grows:
             if passes := known.passes(self.economy):
                 yield passes
-                if not known.all_known:  # those take no rows
+                if not known.all_known:  # known ends need no rows
                     known.make_room()
             elif known.all_known:
                 known.take_known()
@@ -74,7 +77,7 @@ class TreeStrategy(Strategy):
                 known.next_ends(self.economy)
 
     def expand(self) -> Task[None]:
-        """Runs the ends and adds their best children."""
+        """Runs one forward over the ends and adds their best children."""
         known, began = self.candidates, time.perf_counter()
         first = not known.root_is_run
         logits = yield known.run()

@@ -1,7 +1,7 @@
-"""Acceptance: walk the draft while its tokens are what the target says.
+"""Acceptance: walk down the draft tree while its tokens equal the target's choices.
 
-Lossless for every tree: the tokens emitted are the target's own choices along one path, and the
-draft only decides how many of them one forward pass reveals.
+Lossless for every tree: the emitted tokens are the target's own choices along one path. The draft
+only decides how many of them one forward pass yields.
 """
 
 from __future__ import annotations

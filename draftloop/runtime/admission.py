@@ -1,4 +1,4 @@
-"""Who gets a slot of the cache: bounded sessions, a bounded queue, and a way back."""
+"""Admission of sessions to slots of the KV cache, with a bounded queue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from draftloop.runtime.prefixes import Text
 
 
 class Admission:
-    """Hands out a model's slots on the event loop; at most `max_waiting` sessions wait."""
+    """Assigns a model's slots on the event loop; at most `max_waiting` sessions wait."""
 
     def __init__(self, model: LanguageModel, engine: Engine, *, max_waiting: int) -> None:
         self._model = model
@@ -37,9 +37,9 @@ class Admission:
 
     @contextlib.asynccontextmanager
     async def slot(self, text: Text | None = None) -> AsyncIterator[Slot]:
-        """A slot for as long as the session lives. Raises Overloaded past the queue limit.
+        """A slot for as long as the session lives. Raises Overloaded if the queue is full.
 
-        With a text, it may hold the beginning of it.
+        Given a text, the slot may already hold a prefix of it.
         """
         async with self.slots(text=text) as [slot]:
             yield slot
@@ -50,8 +50,9 @@ class Admission:
     ) -> AsyncIterator[list[Slot]]:
         """A slot, and one in each of the further models, taken and freed together.
 
-        The place is what is waited for: whoever holds it has a slot in any model with as many, so
-        sessions that take several never wait for each other. Raises Overloaded as `slot` does.
+        Sessions wait for one place only, which guarantees a slot in every model, as all have the
+        same number. So sessions that take several slots cannot deadlock. Raises Overloaded if the
+        queue is full.
         """
         if self._places.locked() and self._waiting >= self._max_waiting:
             raise Overloaded(
@@ -71,7 +72,7 @@ class Admission:
                 held.append(model.acquire(text))
             yield held
         finally:
-            # Freed on the engine's thread: a cancelled task may be inside a forward right now.
+            # Freed on the engine's thread, as a cancelled task may still be inside a forward.
             self._engine.call(lambda: self._release(held)).add_done_callback(
                 _on_loop(self._places.release)
             )
@@ -87,7 +88,7 @@ def _on_loop(release: Callable[[], object]) -> Callable[[object], None]:
     loop = asyncio.get_running_loop()
 
     def done(_: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: no session waits any more
             loop.call_soon_threadsafe(release)
 
     return done

@@ -1,4 +1,4 @@
-"""What a model's layers keep of a token: seen in a forward, since configs say it in many ways."""
+"""Shapes of a model's keys and values, observed in a forward, as configs state them variously."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from draftloop.runtime.trial import trial, unlike
 
 @dataclass(slots=True)
 class AttentionShapes:
-    """The most that any layer keeps: heads of keys and values, and their dimensions."""
+    """Maxima over all layers: heads of keys and values, and their dimensions."""
 
     layers: set[int] = field(default_factory=set)
     kv_heads: int = 0
     head_dim: int = 0
 
     def observe(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Takes in a layer; zeros in the shape of what it would attend to.
+        """Records a layer's shapes; returns zeros in the shape of its attention output.
 
         query, key, value: [1, heads or kv_heads, tokens, dimensions].
         """
@@ -33,9 +33,9 @@ class AttentionShapes:
 
 @torch.inference_mode()
 def observed(network: PreTrainedModel, last_position: int) -> AttentionShapes:
-    """Those of a model whose attention is ours, by a forward of one token at `last_position`.
+    """The shapes of a model with our attention, by a forward of one token at `last_position`.
 
-    Raises StartupFailure where its attention cannot be ours.
+    Raises StartupFailure if the model cannot run with our attention.
     """
     shapes = AttentionShapes()
     position = torch.tensor([[last_position]], device=network.device)

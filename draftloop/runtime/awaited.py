@@ -1,4 +1,4 @@
-"""What an event loop awaits and another thread brings to its end."""
+"""A future that an event loop awaits and another thread completes."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ T = TypeVar("T")
 
 
 class Outcome(Protocol):
-    """Who waits for a task, in its thread's view: a `Future`, or an event loop's `Awaited`."""
+    """The result of a task, as the engine's thread sees it: a `Future`, or an `Awaited`."""
 
     def cancelled(self) -> bool:
-        """Whether nobody waits any more."""
+        """Whether the caller no longer waits."""
 
     def set_result(self, value: Any, /) -> None:
-        """Ends it well."""
+        """Completes it with a value."""
 
     def set_exception(self, error: Exception, /) -> None:
-        """Ends it badly."""
+        """Completes it with an error."""
 
 
 class Awaited(Generic[T]):
     """The engine's `Outcome` for an event loop.
 
-    `asyncio.wrap_future` with one future instead of two and their locks. Made on the loop's thread,
-    which alone may await or cancel it; ended from any.
+    Cheaper than `asyncio.wrap_future`, which takes two futures and their locks. Created on the
+    loop's thread, which alone may await or cancel it; completed from any thread.
     """
 
     def __init__(self) -> None:
@@ -41,9 +41,9 @@ class Awaited(Generic[T]):
         return self._future.cancelled()
 
     def cancel(self) -> None:
-        """Nobody waits any more; how it ended, if it has, is nobody's business either."""
+        """Stops waiting; ignores the result or error if there is one already."""
         if not self._future.cancel() and not self._future.cancelled():
-            self._future.exception()  # or asyncio complains that it was never looked at
+            self._future.exception()  # else asyncio logs that it was never retrieved
 
     def set_result(self, value: T) -> None:
         self._end(self._future.set_result, value)
@@ -52,7 +52,7 @@ class Awaited(Generic[T]):
         self._end(self._future.set_exception, error)
 
     def _end(self, how: Callable[[Any], None], outcome: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+        with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits
             self._loop.call_soon_threadsafe(self._settle, how, outcome)
 
     def _settle(self, how: Callable[[Any], None], outcome: Any) -> None:

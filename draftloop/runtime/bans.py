@@ -1,4 +1,4 @@
-"""Follows one output past the tokens that are banned in it."""
+"""Tokens that are banned at each place of one output."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from draftloop.runtime.choices import EXCLUDED
 
 
 class Banned:
-    """Of one session: what may not come after the output and a path of drafted tokens."""
+    """The bans of one session: tokens that may not follow the output and a drafted path."""
 
     def __init__(self, bans: Bans, vocabulary_size: int, device: torch.device) -> None:
         self._never = _never(bans, vocabulary_size).to(device)
         self._sequences = [sequence for sequence in bans.sequences if len(sequence) > 1]
         self._ends = bans.ends
-        self._early = bans.min_tokens  # tokens that must come before one of `ends` may
-        # The output's last tokens, as many as a sequence has before its last one.
+        self._early = bans.min_tokens  # tokens still required before one of `ends` is allowed
+        # The output's last tokens, as many as the longest sequence has before its last one.
         self._last: tuple[int, ...] = ()
         self._most = max((len(sequence) - 1 for sequence in self._sequences), default=0)
 
@@ -29,13 +29,13 @@ class Banned:
         return self._early <= 0 and not self._sequences and not bool(self._never.any())
 
     def observe(self, token_ids: Sequence[int]) -> None:
-        """Goes on by tokens of the output."""
+        """Appends tokens of the output."""
         self._early -= len(token_ids)
         if self._most:
             self._last = (*self._last, *token_ids)[-self._most :]
 
     def applied(self, logits: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
-        """Logits [rows, vocabulary] with -inf over what may not come after each row's path."""
+        """The logits [rows, vocabulary] with -inf for tokens banned after each row's path."""
         left = logits.masked_fill(self._never, EXCLUDED)
         for row, path in enumerate(paths):
             if banned := list(self._behind(path)):
@@ -52,7 +52,7 @@ class Banned:
 
 
 def _never(bans: Bans, vocabulary_size: int) -> Tensor:
-    """bool [vocabulary]: what may come nowhere."""
+    """bool [vocabulary]: the tokens that are banned everywhere."""
     never = torch.full((vocabulary_size,), bool(bans.allowed))
     never[list(bans.allowed)] = False
     never[[sequence[0] for sequence in bans.sequences if len(sequence) == 1]] = True

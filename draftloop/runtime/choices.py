@@ -1,4 +1,4 @@
-"""What a sampler makes of some rows of logits: the best tokens, and the shares of any."""
+"""The result of sampling from rows of logits: the best tokens, and the share of any token."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ EXCLUDED = -math.inf
 class Choices:
     """The tokens with the best scores, log p + G, of every row.
 
-    token_ids: [rows, count], best first, of equal scores the lower id where the count is 1.
-    scores: float32 [rows, vocabulary]. bests: [rows, count], the scores of `token_ids`. masses:
-    [rows], the sum over the row of exp(score - best).
+    token_ids: [rows, count], best first; if `count` is 1, the lower id of equal scores. scores:
+    float32 [rows, vocabulary]. bests: [rows, count], the scores of `token_ids`. masses: [rows], the
+    sum of exp(score - best) over the row.
     """
 
     token_ids: list[list[int]]
@@ -27,7 +27,7 @@ class Choices:
 
     @classmethod
     def of(cls, scores: Tensor, count: int) -> Choices:
-        """By torch's own operations, on any device."""
+        """Computed by torch operations, on any device."""
         if count == 1:  # arg max takes the first of equals, topk any
             tokens = scores.argmax(dim=-1, keepdim=True)
             bests = scores.gather(-1, tokens)
@@ -42,21 +42,21 @@ class Choices:
         return [tokens[0] for tokens in self.token_ids]
 
     def shares(self) -> list[list[float]]:
-        """[rows, count]: softmax of the scores at `token_ids`; 0 where everything is excluded."""
+        """[rows, count]: the softmax of the scores at `token_ids`; 0 if all tokens are excluded."""
         return [
             [_share(score, bests[0], mass) for score in bests]
             for bests, mass in zip(self.bests, self.masses, strict=True)
         ]
 
     def shares_of(self, rows: Sequence[int], token_ids: Sequence[int]) -> list[float]:
-        """Softmax of the scores of the rows `rows` at these tokens, one of each."""
+        """The softmax of the scores at (row, token) pairs."""
         return [
             _share(score, self.bests[row][0], self.masses[row])
             for row, score in zip(rows, self.scores_of(rows, token_ids), strict=True)
         ]
 
     def scores_of(self, rows: Sequence[int], token_ids: Sequence[int]) -> list[float]:
-        """The scores of the rows `rows` at these tokens, one of each."""
+        """The scores at (row, token) pairs."""
         pairs = list(zip(rows, token_ids, strict=True))
         if all(token == self.token_ids[row][0] for row, token in pairs):
             return [self.bests[row][0] for row in rows]
@@ -65,6 +65,6 @@ class Choices:
 
 
 def _share(score: float, best: float, mass: float) -> float:
-    """0 of what is no number, too, such as the share of an infinite score."""
+    """Softmax value; 0 also if it is not finite, as for an infinite score."""
     share = 0.0 if score == EXCLUDED else math.exp(score - best) / mass
     return share if math.isfinite(share) else 0.0

@@ -1,4 +1,4 @@
-"""Loops in Python that numba compiles."""
+"""Decorators for Python loops that numba compiles."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def compiled(function: Function) -> Function:
-    """Compiled at first use, kept on disk where a folder can be written, without the GIL.
+    """Compiles a function at first use; it runs without the GIL.
 
-    What is kept is renewed when its own file changes, that of a function that it calls, or a
-    constant that it has from elsewhere.
+    The result is cached on disk if possible. It is recompiled when the function's file changes, the
+    file of a function that it calls, or a constant that it uses from elsewhere.
     """
     return _compiled(function)
 
 
 def vectorised(function: Function) -> Function:
-    """The same for loops over numbers that are never NaN: greatest and least of whole vectors.
+    """`compiled` for loops over numbers that are never NaN, so that min and max are vectorized.
 
-    Nothing else is reordered or fused, so the results have the same bits wherever it is called.
+    Nothing else is reordered or fused, so results are bit for bit the same wherever it is called.
     """
     return _compiled(function, fastmath={"nnan", "nsz"})
 
 
 def compilable(function: Function) -> Function:
-    """Stays what it is; compiled code that calls it has it compiled along."""
+    """Leaves the function as it is, but compiled code may call it."""
     return register_jitable(function)
 
 
@@ -43,14 +43,14 @@ def _compiled(function: Function, **more: Any) -> Function:
     options = {"nogil": True, "error_model": "numpy", **more}
     try:
         made = numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # numba found no folder for its cache: a read-only container, say
+    except RuntimeError:  # no folder for numba's cache, for instance in a read-only container
         return cast(Function, numba.njit(**options)(function))
-    # numba itself looks at the function's own file alone
+    # numba itself considers the function's own file only
     made._cache._cache_file._source_stamp = stamp_of(function)
     save = made._cache.save_overload
 
     def save_if_there_is_room(*what: Any) -> None:
-        with contextlib.suppress(OSError):  # a full disk: it is compiled anew next time
+        with contextlib.suppress(OSError):  # the disk is full: compiled again next time
             save(*what)
 
     made._cache.save_overload = save_if_there_is_room
@@ -58,7 +58,7 @@ def _compiled(function: Function, **more: Any) -> Function:
 
 
 def stamp_of(function: Callable[..., Any]) -> tuple[str, ...]:
-    """What the compiled code of a function is made of, as something that tells two apart."""
+    """A key of everything that determines the compiled code: sources and constants used."""
     made_of: set[str] = set()
     seen: set[FunctionType] = set()
     ahead = [cast(FunctionType, function)]
@@ -77,7 +77,7 @@ def stamp_of(function: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def _used_by(function: FunctionType) -> Iterator[FunctionType | str]:
-    """Functions and constants that a function names, of its module and of those that it names."""
+    """Functions and constants that a function uses, from its module and from imported ones."""
     names = (*function.__code__.co_names, *map(str, function.__annotations__.values()))
     known = [(name, function.__globals__.get(name)) for name in names]
     for module in [used for _, used in known if isinstance(used, ModuleType) and used is not np]:
@@ -88,7 +88,7 @@ def _used_by(function: FunctionType) -> Iterator[FunctionType | str]:
             yield used
         elif isinstance(used, np.ndarray):
             yield f"{name} = {used.dtype} {used.tolist()}"
-        elif isinstance(used, type) and issubclass(used, tuple):  # fields are found by their places
+        elif isinstance(used, type) and issubclass(used, tuple):  # fields compile to indices
             yield f"{name} = {getattr(used, '_fields', ())}"
         elif isinstance(used, int | float | str | tuple | np.generic | np.dtype):
             yield f"{name} = {used!r}"
@@ -98,5 +98,5 @@ def _used_by(function: FunctionType) -> Iterator[FunctionType | str]:
 def _source_of(path: str) -> str:
     try:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    except OSError:  # no file: of an archive, say, whose name holds its version
+    except OSError:  # not a file, for instance in an archive, whose name has its version
         return path

@@ -1,9 +1,9 @@
-"""A model's cost curve while it runs: what was measured at the start, held to what forwards take.
+"""A model's cost curve at run time: measured at startup, then corrected by every forward.
 
-Every forward compares its time with the curve's. The difference corrects the two points between
-which it lies, and by a share all points at once, as when the machine has become slower. Corrections
-are logarithms, so that twice and half weigh the same; old forwards fade by GAIN, and what sizes
-that do not run had of their own by DRIFT.
+Each forward's time is compared with the curve. The difference corrects the two nearest points, and
+partly all points, as when the whole machine has become slower. Corrections are logarithmic, so that
+twice and half weigh the same. Old forwards fade by GAIN; corrections of sizes that no longer run
+fade by DRIFT.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from draftloop.cost_line import cost_line
 from draftloop.model_info import CostPoint
 
 GAIN = 0.1
-# Part of a correction that all points share.
+# Part of a correction that applies to all points.
 SHARED = 0.5
-# No single forward, however late, counts for more than a factor of e^0.5.
+# No single forward, however slow, counts for more than a factor of e^0.5.
 MOST_SURPRISE = 0.5
-# Forwards after which all points' own corrections come so much nearer to those of the latest: a
-# busy moment is over for sizes that do not run any more, too. Nothing else would show it, where
-# what they seem to cost is why they do not run.
+# Every DRIFT_EVERY forwards, all points' own corrections move by DRIFT towards that of the latest
+# forward. Otherwise sizes that look expensive because of a busy moment would not run again, and
+# nothing would correct them.
 DRIFT_EVERY, DRIFT = 16, 0.005
-# Forwards beyond the largest one measured, by this factor, say nothing about it: prefills.
+# Forwards larger than the largest measured one by more than this factor are ignored: prefills.
 REACH = 1.25
-# Contexts are told apart in such steps, and all beyond so many steps are one.
+# Contexts are distinguished in such steps; all beyond MOST_STEPS steps count as one.
 CONTEXT_STEP, MOST_STEPS = 128, 16
 
 Spot = tuple[int, int, float, float]
@@ -36,22 +36,22 @@ Spot = tuple[int, int, float, float]
 
 
 class CostCurve:
-    """Corrected by the engine's thread, read by any: a reader may see half of one correction."""
+    """Corrected on the engine's thread; other threads may read it and see half a correction."""
 
     def __init__(self, measured: Sequence[CostPoint] = ()) -> None:
         self._measured = tuple(measured)
         self._common, self._forwards = 0.0, 0
         self._own = [0.0] * len(self._measured)
-        # forwards that corrected each point, and the start's measurement
+        # number of forwards that corrected each point, plus one for the measurement at startup
         self._weights = [1.0] * len(self._measured)
         self._most_rows = REACH * max(cost_line(self._measured).rows, default=0)
         self._spots: dict[tuple[int, int, int], Spot] = {}
 
     def observe(self, rows: int, context: int, batch: int, nanoseconds: int) -> None:
-        """Takes in a forward of `batch` sessions with `rows` new tokens in all behind `context`."""
+        """Records a forward of `batch` sessions: `rows` new tokens in all, after mean `context`."""
         if rows > self._most_rows:
             return
-        # few enough to remember all: this runs after every forward and must take no time
+        # few enough to cache them all: this runs after every forward and must be fast
         key = rows, min(context // CONTEXT_STEP, MOST_STEPS), batch
         spot = self._spots.get(key) or self._find(key, context)
         low, high, share, logarithm = spot
@@ -83,13 +83,13 @@ class CostCurve:
         return spot
 
     def points(self) -> tuple[CostPoint, ...]:
-        """The corrected curve; at one context and batch more tokens never cost less."""
+        """The corrected curve; at equal context and batch, more tokens never cost less."""
         points: list[CostPoint] = []
         indices = range(len(self._measured))
         for _, members in groupby(indices, key=lambda index: _place(self._measured[index])):
             line = list(members)
             times = [self._corrected(index) for index in line]
-            # what many forwards have shown stays as it is, and what none has gives way
+            # points that many forwards have confirmed hardly move, others give way
             level = never_falling(times, [self._weights[index] for index in line])
             points += [
                 replace(self._measured[index], forward_ns=round(time))
@@ -99,7 +99,7 @@ class CostCurve:
 
     @property
     def forward_seconds(self) -> float:
-        """Corrected time of a forward with one token; 0 where none was measured."""
+        """Corrected time of a forward with one token; 0 if none was measured."""
         return self._corrected(0) / 1e9 if self._measured else 0.0
 
     def _corrected(self, index: int) -> float:
@@ -111,9 +111,9 @@ def _place(point: CostPoint) -> tuple[int, int]:
 
 
 def never_falling(values: Sequence[float], weights: Sequence[float]) -> list[float]:
-    """The nearest values, by weighted squares, that never fall.
+    """The nearest non-decreasing values, by weighted least squares.
 
-    Pool adjacent violators (Ayer et al. 1955).
+    Isotonic regression by pool adjacent violators (Ayer et al. 1955).
     """
     blocks: list[tuple[float, float, int]] = []
     for value, weight in zip(values, weights, strict=True):

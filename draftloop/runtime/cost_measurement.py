@@ -1,4 +1,4 @@
-"""Measuring at the start what a model's forwards cost; it warms the model up too."""
+"""Measures the cost of a model's forwards at startup, which also warms up the model."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from draftloop.runtime.kv_cache import Slot
 if TYPE_CHECKING:
     from draftloop.runtime.model import LanguageModel
 
-# Processors multiply tiles of 16 rows. The last ones are rounds of many sessions at once.
+# Processors multiply tiles of 16 rows. The largest sizes stand for rounds of many sessions.
 TOKENS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 17, 24, 32, 64, 128)
 CONTEXT = 128
 FEW_TOKENS = (1, 8)
 LONG_CONTEXTS = (512, 1024)
 BATCHES = (2, 4)
-# The fewest that make a curve: measured whatever they take.
+# The minimum for a curve: measured however long they take.
 ESSENTIAL_TOKENS = (1, 8, 32)
-# Forwards of a point: as many as fit in POINT_NS, but no fewer than the fewest.
+# Forwards per point: as many as fit in POINT_NS, within these limits.
 FEWEST_REPEATS, REPEATS = 3, 5
 POINT_NS = 60_000_000
-# Points that are not essential are left out once the start has taken so long.
+# Points that are not essential are skipped once measuring has taken this long.
 TOTAL_NS = 4_000_000_000
 
 Place = tuple[int, int, int]
@@ -33,11 +33,12 @@ Place = tuple[int, int, int]
 
 
 def measure(model: LanguageModel) -> tuple[CostPoint, ...]:
-    """Times forwards by new tokens, context and sessions, as far as the model's limits go.
+    """Times forwards by new tokens, context and sessions, within the model's limits.
 
-    Fewer times where a forward is slow; what is left out then are batches, then long contexts, then
-    the points between others. The first point is one token of one session at the usual context.
-    Leaves the cache as it was. On the engine's thread, with enough free slots or fewer batches.
+    If forwards are slow, there are fewer repeats, and points are left out: first batches, then long
+    contexts, then intermediate sizes. The first point is one token of one session at the usual
+    context. Leaves the cache as it was. On the engine's thread; with few free slots, only smaller
+    batches are measured.
     """
     slots = [model.acquire() for _ in range(min(max(BATCHES), model.cache.free_slots))]
     times: dict[Place, int] = {}
@@ -58,22 +59,22 @@ def measure(model: LanguageModel) -> tuple[CostPoint, ...]:
 
 
 def warm_up(model: LanguageModel, slots: list[Slot]) -> None:
-    """Every kernel once, and real rows, which then stand for a context of any length in all slots.
+    """Runs every kernel once, and fills all slots with a real row as context of any length.
 
-    What decodes is compiled at first use, like what prefills.
+    Kernels for decoding and for prefill are compiled at first use.
     """
     rows = min(max(TOKENS), max(1, model.context_length // 2))
     model.forward([Forward(model, slots[0], [0] * rows)])
     for tensor in (*model.cache.keys, *model.cache.values):
         row = tensor[slots[0].index, :, :1].clone()
         for slot in slots:
-            # Prefilling would take most of the start; attention takes as long over equal rows.
+            # A real prefill would take most of the startup; attention is as fast over equal rows.
             tensor[slot.index, :, : _longest(model)] = row
     model.forward([Forward(model, slots[0], [0])])
 
 
 def _grid(model: LanguageModel, sessions: int) -> Iterator[Place]:
-    """Every place to measure, the most telling first."""
+    """All places to measure, the most important first."""
     context = _usual_context(model)
     fitting = [tokens for tokens in TOKENS if tokens <= _room(model, context)]
     first = [tokens for tokens in fitting if tokens in ESSENTIAL_TOKENS]
@@ -106,7 +107,7 @@ def _longest(model: LanguageModel) -> int:
 
 
 def _room(model: LanguageModel, context: int) -> int:
-    return model.context_length - context  # models with learned positions have no more
+    return model.context_length - context  # models with learned positions have no others
 
 
 def _measure(model: LanguageModel, slots: list[Slot], place: Place) -> int:
@@ -122,9 +123,10 @@ def _measure(model: LanguageModel, slots: list[Slot], place: Place) -> int:
 
 
 def typical_ns(function: Callable[[], None]) -> int:
-    """Median time of the calls that fit in POINT_NS after a first one that does not count.
+    """Median time of the calls that fit in POINT_NS, not counting a first one.
 
-    At least FEWEST_REPEATS: a single slow call, as other programs cause, would spoil the curve.
+    There are at least FEWEST_REPEATS, so that one slow call, due to other programs, does not spoil
+    the curve.
     """
     first = _timed(function)
     repeats = min(REPEATS, max(FEWEST_REPEATS, POINT_NS // max(first, 1)))

@@ -1,10 +1,10 @@
-"""Attention on CPUs, bit-identical for a row alone and among others.
+"""Attention on CPUs, batch-invariant: a row's result is bit for bit the same alone and in a batch.
 
-Torch's attention computes one row by another order of sums than several, so a token verified in a
-draft could differ from the same token decoded alone where two tokens are nearly as likely. Here
-every row has one chain per score (over the dimensions), one over the visible keys for the sum of
-weights and one per dimension of the result, whatever rows are computed beside it. Keys that a row
-does not see weigh exactly 0, and adding 0 changes no bit, so it does not matter where in the
+Torch's attention sums a single row in another order than several rows. So where two tokens are
+nearly tied, a token verified in a draft could differ from the same token decoded alone. Here the
+order of sums is fixed, whatever other rows are computed: one chain of sums per score (over the
+dimensions), one over the visible keys for the sum of weights, and one per dimension of the result.
+Masked keys have weight exactly 0, and adding 0 changes no bit, so it does not matter where in the
 cache the branches of a draft tree lie. See docs/decisions/0006-cpu-attention.md.
 """
 
@@ -26,11 +26,11 @@ if UNIT is not None:
 
 Bias = npt.NDArray[np.float32]
 
-ROW_STEP = 1024  # keys; open rows of so many sizes only are kept
+ROW_STEP = 1024  # keys; bias rows that mask nothing are cached for multiples of it
 
 
 def reads(dtype: torch.dtype, dim: int) -> bool:
-    """Whether the kernel reads a cache of this type with heads of `dim` dimensions here."""
+    """Whether this machine has a kernel for this cache dtype and `dim` dimensions per head."""
     return (
         UNIT is not None and dtype in (torch.float32, torch.bfloat16) and lanes_for(UNIT, dim) > 0
     )
@@ -42,9 +42,9 @@ def fits(query: Tensor, keys: Tensor) -> bool:
 
 
 def bias_of(mask: npt.NDArray[np.bool_] | None, stored: int) -> Bias:
-    """What is added to scores: 0 where a row sees a key, else -inf; [rows, at least stored].
+    """The bias that is added to scores: 0 where a row attends to a key, else -inf.
 
-    mask: [rows, stored]; None for one row that sees everything.
+    Returns [rows, at least stored]. mask: [rows, stored], or None for one row that attends to all.
     """
     assert UNIT is not None, "fits() comes first"
     width = UNIT.padded(stored)
@@ -59,7 +59,7 @@ def bias_of(mask: npt.NDArray[np.bool_] | None, stored: int) -> Bias:
 
 @functools.cache
 def _open_row(keys: int) -> Bias:
-    """So many keys that are seen, then a vector of some that are not; read-only."""
+    """A bias row of `keys` visible keys, then one vector of masked ones; read-only."""
     assert UNIT is not None
     row = np.zeros(keys + UNIT.lanes, np.float32)
     row[keys:] = -np.inf
@@ -75,11 +75,11 @@ def attend(
     stored: int,
     scoring: Scoring,
 ) -> Tensor:
-    """The result [rows, heads, dim], float32.
+    """Attention output, float32 [rows, heads, dim].
 
-    query: float32 [heads, rows, dim], the last stride 1; keys, values: a slot's [kv_heads, room,
-    dim], float32 or bfloat16, contiguous but for the first stride, of which the first `stored` rows
-    are seen as `bias` says.
+    query: float32 [heads, rows, dim], last stride 1. keys, values: a slot's [kv_heads, room, dim],
+    float32 or bfloat16, contiguous except for the first stride; their first `stored` rows are used,
+    with `bias`.
     """
     assert UNIT is not None, "fits() comes first"
     heads, rows, dim = query.shape

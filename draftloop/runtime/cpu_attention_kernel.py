@@ -1,6 +1,6 @@
-"""The compiled kernel of `cpu_attention`: LLVM IR, written with llvmlite.
+"""The compiled kernel of `cpu_attention`: LLVM IR, built with llvmlite.
 
-Importing this module requires llvmlite; `cpu_attention` is the way in.
+Importing this module requires llvmlite; used through `cpu_attention`.
 """
 
 from __future__ import annotations
@@ -32,34 +32,34 @@ from draftloop.runtime.vector_unit import VectorUnit, lanes_for
 
 MIN_WORK_PER_THREAD = 1 << 18  # multiply-adds of vectors; for less, waking a thread costs more
 MOST_CHUNKS = 8  # vectors of one row that are summed at a time
-VALUES_FLOATS = 1 << 12  # of values that all rows take in turns, from the L1 cache
+VALUES_FLOATS = 1 << 12  # values that are used for all rows in turn, from the L1 cache
 
 CALL_FIELDS = (
     "query", "keys", "values", "bias", "out", "rows", "stored", "stride", "heads", "group",
     "query_head", "query_row", "key_head", "scale", "threads",
 )  # fmt: skip
-# Read by the variants that need them alone: the bound of scores, a score of no key for every head.
+# Read only by the variants that need them: the cap of scores, and a sink score for every head.
 EXTRA_FIELDS = ("cap", "sinks")
 CALL = struct.Struct("13qd1qd1q")
 POINTERS = ("query", "keys", "values", "bias", "out", "sinks")
 
 
 class Variant(NamedTuple):
-    """What there is beside scores, bias and softmax."""
+    """Optional parts of attention besides scores, bias and softmax."""
 
     capped: bool = False  # scores become cap * tanh(score / cap) (Gemma 2, arXiv 2408.00118)
-    sinks: bool = False  # every head has a weight that falls on no key (gpt-oss, arXiv 2508.10925)
+    sinks: bool = False  # every head gives some weight to no key (gpt-oss, arXiv 2508.10925)
 
 
 PLAIN = Variant()
 
 
 class _AttentionEmitter(FormatEmitter):
-    """Writes the module for heads of `dim` dimensions, which are constant so that rows of keys,
-    queries and values are vectors in registers.
+    """Emits the module for heads of `dim` dimensions.
 
-    Keys and values are of `dtype`, and become float32 a block at a time for all rows. Scores and
-    weights: [rows][stride], `stride` a multiple of the lanes that covers `stored`.
+    `dim` is constant, so that rows of keys, queries and values are vectors in registers. Keys and
+    values are of `dtype`, and are converted to float32 block by block for all rows. Scores and
+    weights: [rows][stride], where `stride` is a multiple of the lanes that covers `stored`.
     """
 
     entry, part = "attention", "attention_part"
@@ -84,13 +84,13 @@ class _AttentionEmitter(FormatEmitter):
 
     @property
     def together(self) -> int:
-        """Keys or values that become float32 at a time, at least as many as a vector has lanes."""
+        """Keys or values that are converted to float32 at a time; at least one vector of them."""
         return max(self.unit.lanes, VALUES_FLOATS // self.dim)
 
     def emit_block(self) -> Any:
-        """block(cache, first, count, wide): so many keys or values as float32, and where they are.
+        """block(cache, first, count, wide): address of `count` keys or values as float32.
 
-        Float32 stays where it is, the rest is written to `wide`.
+        Float32 is used in place; other formats are converted to `wide`.
         """
         widen = self.emit_copy(widened=True) if self.narrow else None
         function, b = self.define("block", [PTR, I64, I64, PTR], returning=PTR)
@@ -105,7 +105,7 @@ class _AttentionEmitter(FormatEmitter):
     def emit_scores(self, block: Any) -> Any:
         """scores(query, keys, scores, wide, rows, row_stride, stored, stride, scale): products.
 
-        Scaled; as many keys at a time as a vector has lanes, for all rows; then those left.
+        Scaled. One vector of keys at a time for all rows; then the remaining keys.
         """
         function, b = self.define("scores", [PTR, PTR, PTR, PTR, I64, I64, I64, I64, F32])
         query, keys, scores, wide, rows, query_row, stored, stride, scale = function.args
@@ -129,7 +129,7 @@ class _AttentionEmitter(FormatEmitter):
         return function
 
     def products(self, b: Any, query: Any, keys: list[Any]) -> list[Any]:
-        """Lane by lane the sums of a query's products with each key."""
+        """Per lane, the sums of a query's products with each key."""
         totals = [self.constant(0.0) for _ in keys]
         for c in range(self.chunks):
             chunk = self.chunk(b, query, c)
@@ -140,11 +140,11 @@ class _AttentionEmitter(FormatEmitter):
         return totals
 
     def emit_weights(self) -> Any:
-        """weights(scores, bias, total, stored, stride, cap, sink): exp(score + bias - their most).
+        """weights(scores, bias, total, stored, stride, cap, sink): exp(score + bias - maximum).
 
-        One row, in place. Hidden keys, whose bias is -inf, and the row's end beyond `stored` weigh
-        0. Of the two variants: scores are capped before; the sink is one more score, and the sum of
-        weights in `total` begins with its weight.
+        One row, in place. Masked keys, whose bias is -inf, and the row's end beyond `stored` get
+        weight 0. The two variants: scores are capped first; the sink is one more score, and the sum
+        of weights in `total` begins with its weight.
         """
         function, b = self.define("weights", [PTR, PTR, PTR, I64, I64, F32, F32])
         scores, bias, total, stored, stride, cap, sink = function.args
@@ -189,14 +189,14 @@ class _AttentionEmitter(FormatEmitter):
 
     @property
     def most_rows(self) -> int:
-        """Rows whose sums, weights and sums of weights fit the registers beside one value."""
+        """Maximum rows whose sums, weights and totals fit the registers together with one value."""
         return max(1, (self.unit.registers - 2) // (min(self.chunks, MOST_CHUNKS) + 2))
 
     def emit_means(self, rows: int) -> Any:
-        """means(weights, values, out, totals, count, stride, out_row) of so many rows.
+        """means(weights, values, out, totals, count, stride, out_row), for a fixed number of rows.
 
-        Adds so many values to the sums in `out`, and their weights to `totals`, a vector a row, in
-        the order of the keys.
+        Adds `count` weighted values to the sums in `out`, and their weights to `totals` (a vector
+        per row), in the order of the keys.
         """
         function, b = self.define(f"means{rows}", [PTR] * 4 + [I64] * 3)
         weights, values, out, totals, count, stride, out_row = function.args
@@ -229,7 +229,7 @@ class _AttentionEmitter(FormatEmitter):
         self, b: Any, weights: Any, value: Any, sums: list[list[Any]], totals: list[Any],
         numbers: range, j: Any, stride: Any,
     ) -> None:  # fmt: skip
-        """Adds one value to the sums of all rows, each by its own weight, and that to `totals`."""
+        """Adds one value to the sums of all rows, times each row's weight, and that to `totals`."""
         factors = []
         for row in range(len(sums)):
             place = b.add(b.mul(i64(row), stride), j)
@@ -244,7 +244,7 @@ class _AttentionEmitter(FormatEmitter):
                 b.store(b.call(self.fma, [chunk, factor, total]), chains[place])
 
     def emit_fill(self) -> Any:
-        """fill(out, totals, rows, out_row): zeros, from which the sums go on."""
+        """fill(out, totals, rows, out_row): sets the sums to zero."""
         function, b = self.define("fill", [PTR, PTR, I64, I64])
         out, totals, rows, out_row = function.args
         nothing = self.constant(0.0)
@@ -272,8 +272,8 @@ class _AttentionEmitter(FormatEmitter):
     def emit_head(self) -> Any:
         """head(query, keys, values, bias, out, scores, wide, rows, stored, stride, ...): one head.
 
-        Each row's sums are in the order of the keys, whatever rows are beside it; a hidden key
-        adds nothing. So a node of a tree attends to its path as if that were alone.
+        Each row's sums are in the order of the keys, whatever other rows there are, and a masked
+        key adds nothing. So a node attends to its path as if that were stored alone.
         """
         block = self.emit_block()
         scores_of, weights_of = self.emit_scores(block), self.emit_weights()
@@ -305,7 +305,7 @@ class _AttentionEmitter(FormatEmitter):
         return function
 
     def emit_part(self) -> Any:
-        """attention_part(call): the heads that fall to one thread of a team."""
+        """attention_part(call): one thread's heads."""
         head_of = self.emit_head()
         malloc, free = self.declare("malloc", PTR, [I64]), self.declare("free", VOID, [PTR])
         function, b = self.define(self.part, [PTR])

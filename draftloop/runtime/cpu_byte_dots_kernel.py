@@ -20,8 +20,8 @@ I8 = ir.IntType(8)
 class ByteDots(Bytes):
     """`Bytes` whose words are multiplied whole, activations rounded to 8 bits.
 
-    Weights lie in order of k, with `offset` added: the instruction takes those without a sign. What
-    that adds to a sum is taken off where it begins: it depends on the row alone.
+    Weights are in order of k, with `offset` added, since the instruction takes them unsigned. What
+    that adds to a sum depends on the row only, and is subtracted from the sum's initial value.
     """
 
     name = "byte_dots"
@@ -39,7 +39,7 @@ class ByteDots(Bytes):
         super().__init__(emitter, bits=8)
 
     def _begun(self, b: Any, start: Any, row: Any) -> Any:
-        """What is added to the weights, taken off."""
+        """The initial value: the contribution of the weights' offset, subtracted."""
         less = b.load(at(b, row, i64(BLOCK + 1), F32), align=4, typ=I32)
         return self._emitter.splat(b, less, self._emitter.ints)
 
@@ -52,7 +52,7 @@ class ByteDots(Bytes):
         return self._word(b, activations, row, part)
 
     def _advanced(self, b: Any, total: Any, weight: Any, factor: Any) -> Any:
-        """The sums, four products later."""
+        """The sums with four products added."""
         return b.call(self._dot, [total, weight, factor])
 
     def _begin_span(self, b: Any) -> None:
@@ -67,7 +67,7 @@ class ByteDots(Bytes):
         b.store(b.trunc(whole, self._fours), at(b, target, k, I8), align=1)
 
     def _end_span(self, b: Any, kept: Any) -> None:
-        """Keeps, behind the scale, what sums begin with."""
+        """Stores the initial value of sums after the scale."""
         total = b.call(self._total, [b.load(self._sum, typ=self._emitter.ints)])
         less = b.mul(total, ir.Constant(I32, -self.offset))
         b.store(less, at(b, kept, i64(1), F32), align=4)

@@ -1,6 +1,6 @@
-"""Weights of eight bits for the kernel of `cpu_linear`: LLVM IR, written with llvmlite.
+"""8-bit weights for the kernel of `cpu_linear`: LLVM IR, built with llvmlite.
 
-Activations become integers, so that sums are exact: they are the same in any order, and on any CPU.
+Activations are rounded to integers, so that sums are exact: the same in any order, on any CPU.
 Importing this module requires llvmlite.
 """
 
@@ -27,24 +27,24 @@ from draftloop.runtime.llvm import (
 )
 from draftloop.runtime.quantization import SPAN
 
-# Bits of a float32: where its exponent is, the sign taken off, and a value that is no number.
+# Bits of a float32: position of the exponent, mask without the sign, and a NaN.
 EXPONENT, UNSIGNED, NO_NUMBER = 23, 0x7FFFFFFF, 0x7FC00000
-SPECIAL = 255  # the exponent of infinities and of what is no number
+SPECIAL = 255  # the exponent of infinities and NaN
 BITS, BIAS = 15, 127
 LEAST = 1e-30  # the largest value of a row that is scaled to fewer bits, at least
 
 
 class Bytes(Lines):
-    """`Lines` of integers, for weights between -127 and 127 with a scale for every output.
+    """`Lines` for integers: weights between -127 and 127 with a scale per output.
 
     Activations along a block of k are scaled by their largest value and rounded. To 16 bits: by a
-    power of two, so that the largest takes 15 and its block's sum of products stays below 2^31;
-    what bfloat16 holds within a 128th of it is exact, the rest is as fine as that. To 8 bits: the
-    largest becomes 127. Where a block ends, its sum is scaled and added to those of the blocks
-    before in float32.
+    power of two, so that the largest takes 15 bits and a block's sum of products stays below 2^31;
+    bfloat16 values within a factor of 128 of the largest are exact, smaller ones get the same
+    resolution. To 8 bits: the largest becomes 127. At the end of a block, its sum is scaled and
+    added in float32 to those of the blocks before.
 
-    A word holds the values of four steps of k, the second and third exchanged: then a shift or two
-    make pairs of 16 bits of it.
+    A word holds the values of four steps of k, with the second and third exchanged, so that one or
+    two shifts turn it into pairs of 16 bits.
     """
 
     name = "bytes"
@@ -53,7 +53,7 @@ class Bytes(Lines):
     block = SPAN // values
 
     def __init__(self, emitter: FormatEmitter, bits: int) -> None:
-        """`bits`: of activations, 16 or 8."""
+        """`bits` of activations: 16 or 8."""
         self._bits = bits
         lanes = emitter.unit.lanes
         self._shorts = ir.VectorType(I16, 2 * lanes)
@@ -70,7 +70,7 @@ class Bytes(Lines):
 
     @property
     def step_words(self) -> int:
-        """Those of as many activations as a word holds weights."""
+        """Words of activations per step: those of as many values as a word of weights holds."""
         return self.values // self._emitter.depth
 
     @property
@@ -79,16 +79,16 @@ class Bytes(Lines):
         return self._emitter.ints
 
     def pack(self, b: Any, x: Any, packed: Any, rows: Any, pitch: Any, steps: Any) -> None:
-        """Makes integers of so many steps of rows that are `pitch` steps apart."""
+        """Converts `steps` steps of rows, which are `pitch` steps apart, to integers."""
         depth, values = (b.mul(count, i64(self.values)) for count in (pitch, steps))
         b.call(self._pack, [x, packed, rows, depth, values])
 
     def _begun(self, b: Any, start: Any, row: Any) -> Any:
-        """The sum of a block begins with nothing."""
+        """A block's sum starts at 0."""
         return self._emitter.whole(0)
 
     def _ended(self, b: Any, total: Any, start: Any, row: Any, scales: Any) -> Any:
-        """The sums so far and the block's, scaled."""
+        """The sums so far plus the block's scaled sum."""
         floats = self._emitter.floats
         of_row = b.load(at(b, row, i64(BLOCK), F32), align=4, typ=F32)
         scaled = b.fmul(b.sitofp(total, floats), self._emitter.splat(b, of_row, floats))
@@ -106,14 +106,13 @@ class Bytes(Lines):
         return b.bitcast(self._word(b, activations, row, part), self._shorts)
 
     def _advanced(self, b: Any, total: Any, weight: Any, factor: Any) -> Any:
-        """The sums, one pair's products later."""
+        """The sums with one pair's products added."""
         return b.add(total, b.call(self._pairs, [weight, factor]))
 
     def _emit_pack(self) -> Any:
-        """pack(x, packed, rows, depth, values): so many values of rows that have `depth`.
+        """pack(x, packed, rows, depth, values): packs `values` values of rows that have `depth`.
 
-        To integers, and behind BLOCK words, for every span, the float32 that they are to be
-        multiplied by.
+        Writes integers and, after BLOCK words, the float32 scale of every span.
         """
         function, b = self._emitter.define(f"{self.name}_pack", [PTR, PTR, I64, I64, I64])
         x, packed, rows, depth, values = function.args
@@ -137,17 +136,17 @@ class Bytes(Lines):
         return function
 
     def _begin_span(self, b: Any) -> None:
-        """Nothing is counted."""
+        """Nothing to do here."""
 
     def _end_span(self, b: Any, kept: Any) -> None:
-        """Nothing was counted."""
+        """Nothing to do here."""
 
     def _keep(self, b: Any, whole: Any, target: Any, k: Any) -> None:
-        """Stores a vector of a row's integers, the values from number `k` on."""
+        """Stores a vector of a row's integers, for the values from index `k` on."""
         b.store(b.trunc(whole, self._emitter.shorts), at(b, target, k, I16), align=2)
 
     def _largest_of(self, b: Any, source: Any, values: Any) -> Any:
-        """The bits of the largest of so many values, without its sign; infinity is larger."""
+        """The bits of the largest absolute value; infinity is larger than all others."""
         ints, lanes = self._emitter.ints, i64(self._emitter.unit.lanes)
         with b.goto_entry_block():
             most = b.alloca(ints)
@@ -163,7 +162,7 @@ class Bytes(Lines):
         return b.call(self._largest, [b.load(most, typ=ints)])
 
     def _scales(self, b: Any, largest: Any) -> tuple[Any, Any]:
-        """What values are multiplied by, and what undoes it, float32."""
+        """The factor that values are multiplied by, and its inverse, float32."""
         exponent = b.lshr(largest, ir.Constant(I32, EXPONENT))
         if self._bits == 16:
             inverse, scale = self._powers(b, exponent)
@@ -191,7 +190,7 @@ class Bytes(Lines):
 
     @property
     def _most(self) -> int:
-        """The largest integer that a value becomes."""
+        """The largest integer that values are rounded to."""
         return int((1 << (self._bits - 1)) - 1)
 
     def _whole(self, b: Any, scaled: Any) -> Any:

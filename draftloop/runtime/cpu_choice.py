@@ -1,8 +1,8 @@
-"""The choice of tokens on CPUs: temperature, noise, best tokens and their shares in one call.
+"""Sampling on CPUs: temperature, noise, best tokens and their shares in one call.
 
-Some nine operations of torch, each cheap, but after a forward pass each begins with cold caches:
-0.2 to 0.3 ms for a row of 4096 tokens, in every forward of the draft model. The scores have the
-bits of torch's operations, so both choose the same tokens.
+In torch this takes about nine operations. Each is cheap, but after a forward it starts with cold
+caches: 0.2 to 0.3 ms for a row of 4096 tokens, in every forward of the draft model. The scores are
+bit for bit those of torch's operations, so both choose the same tokens.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if UNIT is not None:
 
 
 def fits(logits: Tensor) -> bool:
-    """Whether the kernel takes these logits, [rows, vocabulary]."""
+    """Whether the kernel can process these logits, [rows, vocabulary]."""
     return (
         UNIT is not None
         and logits.is_cpu
@@ -38,7 +38,7 @@ def fits(logits: Tensor) -> bool:
 def choose(logits: Tensor, noise: Sequence[Tensor], temperature: float, count: int) -> Choices:
     """The best `count` tokens of every row by logit / temperature + noise.
 
-    logits: [rows, vocabulary]; noise: for every row float32 [vocabulary], or nothing at all.
+    logits: [rows, vocabulary]; noise: float32 [vocabulary] for every row, or empty for none.
     """
     assert UNIT is not None, "fits() comes first"
     rows, vocabulary = logits.shape
@@ -56,7 +56,7 @@ def choose(logits: Tensor, noise: Sequence[Tensor], temperature: float, count: i
 def best(
     logits: Tensor, noise: Sequence[Tensor], temperature: float, count: int
 ) -> list[list[int]]:
-    """`choose` for who wants the tokens alone: [rows, count]."""
+    """The tokens of `choose` only: [rows, count]."""
     assert UNIT is not None, "fits() comes first"
     rows, vocabulary = logits.shape
     count = min(count, vocabulary)
@@ -75,7 +75,7 @@ def _told(
     count: int,
     asked: int,
 ) -> npt.NDArray[np.float64]:
-    """What the kernel tells of the rows; fills in their scores."""
+    """Calls the kernel; returns its results for every row, and fills in `scores`."""
     assert UNIT is not None
     rows, vocabulary = logits.shape
     told = np.empty((rows, 2 * count + 1))
@@ -85,7 +85,7 @@ def _told(
 
 
 class _Scratch(threading.local):
-    """Scores that nobody asks for again, where the last ones stood: memory that is mapped."""
+    """A reusable buffer for scores that are not returned: its memory is already mapped."""
 
     scores = torch.empty(0)
 
@@ -103,7 +103,7 @@ def call(
     logits: Tensor, scores: Tensor, told: int, noise: Sequence[Tensor], temperature: float,
     count: int, asked: int,
 ) -> bytes:  # fmt: skip
-    """The kernel's record for rows of `logits`; `told` is an address, of what it tells of them."""
+    """The kernel's record for rows of `logits`; `told`: address that it writes its results to."""
     rows, vocabulary = logits.shape
     addresses = (drawn.data_ptr() for drawn in noise)
     return kernel.CALL.pack(
@@ -120,5 +120,5 @@ def entry() -> int:
 
 @functools.cache
 def silence(vocabulary: int) -> Tensor:
-    """Noise that changes nothing."""
+    """Noise of zeros."""
     return torch.zeros(vocabulary)

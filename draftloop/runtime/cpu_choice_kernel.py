@@ -1,6 +1,6 @@
-"""The compiled kernel of `cpu_choice`: LLVM IR, written with llvmlite.
+"""The compiled kernel of `cpu_choice`: LLVM IR, built with llvmlite.
 
-Importing this module requires llvmlite; `cpu_choice` is the way in.
+Importing this module requires llvmlite; used through `cpu_choice`.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from draftloop.runtime.vector_unit import VectorUnit
 
 MIN_VALUES_PER_THREAD = 1 << 18  # for less, waking a thread costs more than it saves
 
-# What is asked of rows: their greatest logits as they are, without scores, temperature and noise;
-# their best tokens under these; and with them what all tokens of a row weigh.
+# What is computed for rows. RANKED: the greatest logits, without temperature and noise. CHOSEN: the
+# best tokens by scores with them. WEIGHED: also the sum of exp(score - best) over a row.
 RANKED, CHOSEN, WEIGHED = range(3)
-# `told`: float64 [rows, 2 x count + 1], the tokens, their scores, the sum of exp(score - best) of
-# rows that are weighed.
+# `told`: float64 [rows, 2 x count + 1]: the tokens, their scores, and with WEIGHED the sum of
+# exp(score - best).
 CALL_FIELDS = (
     "logits", "scores", "told", "rows", "stride", "vocabulary", "width", "count", "asked",
     "temperature", "threads",
@@ -43,7 +43,7 @@ POINTERS = ("logits", "scores", "told")
 
 
 class _ChoiceEmitter(Emitter):
-    """Writes the module. Rows of scores are `width` floats, a multiple of the lanes."""
+    """Emits the module. Rows of scores are `width` floats, a multiple of the lanes."""
 
     entry = "choose"
 
@@ -93,9 +93,9 @@ class _ChoiceEmitter(Emitter):
         return function
 
     def emit_insert(self) -> Any:
-        """insert(score, token, told, count): instead of the last one, then up to its place.
+        """insert(score, token, told, count): replaces the last one and moves up to its place.
 
-        Of equal scores the one that came first stays first.
+        Of equal scores, the earlier one stays first.
         """
         function, b = self.define("insert", [F64, F64, PTR, I64])
         score, token, tokens, count = function.args
@@ -161,7 +161,7 @@ class _ChoiceEmitter(Emitter):
         return function
 
     def emit_share(self) -> Any:
-        """share(call): the rows that fall to one thread."""
+        """share(call): one thread's rows."""
         highest, scores_of = self.emit_highest(), self.emit_scores()
         top, mass = self.emit_top(), self.emit_mass()
         function, b = self.define("share", [PTR])

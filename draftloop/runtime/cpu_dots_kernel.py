@@ -1,7 +1,7 @@
 """Dot products of pairs of bfloat16 (AVX512-BF16) for the kernel of `cpu_linear`: LLVM IR.
 
 One instruction multiplies words of two weights by a word of two activations and adds both products
-to float32 sums: twice the multiply-adds of `Lines`, and nothing is widened. Importing this module
+to float32 sums: twice the multiply-adds of `Lines`, without conversions. Importing this module
 requires llvmlite.
 """
 
@@ -16,7 +16,7 @@ from draftloop.runtime.llvm import FormatEmitter
 
 
 class _BFloat16(ir.Type):  # type: ignore[misc]
-    """LLVM's own type, which llvmlite has not."""
+    """LLVM's bfloat type, which llvmlite lacks."""
 
     def _to_string(self) -> str:
         return "bfloat"
@@ -25,9 +25,9 @@ class _BFloat16(ir.Type):  # type: ignore[misc]
 class Dots(Lines):
     """`Lines` whose words are multiplied whole; rows are packed as they are.
 
-    The processor fixes the order in which the two products of a word are added, and takes
-    subnormal values for zeros. As everywhere, an output depends neither on other rows nor on where
-    the row is.
+    The processor fixes the order in which the two products of a word are added, and treats
+    subnormal values as zeros. As everywhere, an output depends neither on other rows nor on the
+    row's place.
     """
 
     name = "dots"
@@ -54,5 +54,5 @@ class Dots(Lines):
         return b.bitcast(self._word(b, activations, row, part), self._pairs)
 
     def _advanced(self, b: Any, total: Any, weight: Any, factor: Any) -> Any:
-        """The sums, one pair's products later."""
+        """The sums with one pair's products added."""
         return b.call(self._dot, [total, weight, factor])

@@ -1,8 +1,8 @@
-"""Activation functions whose values do not depend on where in a tensor they are computed.
+"""Activation functions whose results do not depend on a value's place in the tensor.
 
-Torch computes what fills whole vectors in one way and the remainder at a tensor's end in another,
-and every thread's part has an end: the last bit of a `silu` depends on how many rows stand beside
-it. Here there is no remainder, neither at the end nor between threads.
+Torch computes whole vectors in one way and the remainder at the end of each thread's part in
+another, so the last bit of a `silu` depends on the number of rows. Here there is no remainder,
+neither at the end nor between threads.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-VECTORS = 64  # values, a multiple of what torch's loops take at a time
-ALONE = 16384  # values that torch leaves to one thread
-TOGETHER = 32768  # values for each thread, of which all have as many
+VECTORS = 64  # values; a multiple of the number that torch's loops process at a time
+ALONE = 16384  # values that torch processes in one thread
+TOGETHER = 32768  # values per thread, equal for all threads
 FUNCTIONS = ("sigmoid", "silu", "tanh")
 CODE_OF_MODELS = "transformers.models."
 KINDS = (nn.SiLU, nn.GELU, nn.Sigmoid, nn.Tanh, nn.Mish, nn.Softplus, nn.ELU)
 
 
 class Elementwise(nn.Module):
-    """Takes [...] and gives `function` of every value, in the same shape; inference only.
+    """Applies `function` to every value, in any shape; inference only.
 
-    Elsewhere than on a CPU it is the function as it is.
+    On devices other than CPUs it simply calls the function.
     """
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
@@ -48,7 +48,7 @@ class Elementwise(nn.Module):
 
 
 class Functions:
-    """A module of torch in which these functions, called with a tensor alone, are elementwise."""
+    """Wraps a torch module: FUNCTIONS, if called with one tensor only, become `Elementwise`."""
 
     def __init__(self, module: ModuleType) -> None:
         self._module = module
@@ -71,12 +71,12 @@ def _of_a_tensor(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def is_elementwise(module: nn.Module) -> bool:
-    """Whether it is one of torch's or transformers' activation functions."""
+    """Whether the module is one of torch's or transformers' activation functions."""
     return type(module) in KINDS or type(module).__module__ == "transformers.activations"
 
 
 def replace_activations(model: nn.Module) -> None:
-    """Wraps every activation function of `model` in place, and in the code that it is made of."""
+    """Wraps the activation functions of `model`, in place and in the modules of its code."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if is_elementwise(child):
@@ -87,7 +87,7 @@ def replace_activations(model: nn.Module) -> None:
 
 
 def _replace_functions(code: ModuleType) -> None:
-    """What a model's own code calls by these names: gates of experts, for one."""
+    """Wraps the FUNCTIONS that a model's code calls directly, for instance in gates of experts."""
     for name, known in list(vars(code).items()):
         if known is torch or known is functional:
             setattr(code, name, Functions(known))

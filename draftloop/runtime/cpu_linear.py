@@ -1,25 +1,24 @@
-"""Linear layers for CPUs: weights streamed once for a block of rows, sums in an order of their own.
+"""Batch-invariant linear layers for CPUs; weights are read once for a block of rows.
 
 Verifying a draft multiplies every weight matrix by 2 to 32 rows. On a CPU without native bfloat16
-arithmetic torch widens the weights anew for each such call, so eight rows cost four times one row,
-though both read the same bytes. The kernel here reads each weight once, widens it in a register
-and multiplies it by every row held in the other registers.
+arithmetic, torch converts the weights again for each such call, so eight rows cost four times as
+much as one, although both read the same bytes. This kernel reads each weight once, converts it in a
+register and multiplies it by all rows in the other registers.
 
-Its second property matters as much. Every output is the chain
+Batch invariance matters as much. Every output is the chain
 
     sum = bias; for k = 0, 1, ..: sum = fma(weight[n, k], x[row, k], sum)      (float32)
 
 rounded once at the end, whatever the number of rows, their place in the batch, the number of
-threads or the width of the vectors. A row verified among others is therefore bit-identical to the
-same row decoded alone, in bfloat16 as in float32. CPUs with tiles (AMX) or dot products of pairs
-(AVX512-BF16) multiply bfloat16 by them: 32 or 2 values of k at a time are added in the processor's
-order, and the rest holds as well. Weights of eight bits or four meet integers, and their sums are
-exact.
+threads or the width of the vectors. So a row verified in a batch is bit-identical to the same row
+decoded alone, in bfloat16 as in float32. On CPUs with tiles (AMX) or dot products of pairs
+(AVX512-BF16), bfloat16 is multiplied by these: 32 or 2 values of k at a time are added in the
+processor's order, and all else holds as well. Weights of 8 or 4 bits are multiplied by integers,
+with exact sums.
 
-The kernel is LLVM IR that `cpu_linear_kernel` writes and compiles when first needed (a second):
-no C compiler is asked of the user. Threads are those of the OpenMP runtime that torch itself uses,
-so that two pools never fight for the cores. See docs/decisions/0002-cpu-linear.md, 0010, 0011 and
-0022.
+The kernel is LLVM IR, which `cpu_linear_kernel` generates and compiles at first use (one second);
+users need no C compiler. Its threads are those of torch's own OpenMP runtime, so that two pools
+never compete for the cores. See docs/decisions/0002-cpu-linear.md, 0010, 0011 and 0022.
 """
 
 from __future__ import annotations
@@ -51,13 +50,13 @@ else:
     UNIT = vector_unit() if bind_openmp() else None
 
 FORMATS = (torch.float32, torch.bfloat16)  # of activations
-# Values along k of which a matrix has a multiple: those of a word, and of a vector of integers.
+# k must be a multiple of this: the values in a word, and for integers in a vector.
 MULTIPLES = {torch.float32: 1, torch.bfloat16: 2, torch.int8: MULTIPLE}
 LAYERS = (nn.Linear, Conv1D, QuantizedLinear)
 
 
 def packable(weight: Tensor) -> bool:
-    """Whether `PackedLinear` takes this matrix on this machine."""
+    """Whether `PackedLinear` can pack this matrix on this machine."""
     multiple = MULTIPLES.get(weight.dtype)
     return (
         UNIT is not None
@@ -71,11 +70,12 @@ def packable(weight: Tensor) -> bool:
 def pack(
     weight: Tensor, lanes: int, strip: int, bits: int = 0, *, in_bytes: bool = False
 ) -> Tensor:
-    """Lay [outputs, k] out in panels: [outputs / lanes, words along k, lanes, elements of a word].
+    """Packs [outputs, k] in panels: [outputs / lanes, words along k, lanes, elements of a word].
 
-    A word is 32 bits. `bits`: of integers. For dot products of bytes they lose their sign, by half
-    of their range, and lie in order; else so that pairs of 16 bits do, the first of each pair in
-    the word's lower half. Outputs are padded with zeros to a multiple of `strip`.
+    A word has 32 bits. `bits`: of integer weights. With `in_bytes`, for dot products of bytes,
+    integers are made unsigned by adding half of their range, and are in order. Otherwise they are
+    arranged so that pairs of 16 bits are in order, the first of each pair in the word's lower half.
+    Outputs are padded with zeros to a multiple of `strip`.
     """
     outputs, depth = weight.shape
     values = WORD_BITS // (bits or 8 * weight.element_size())
@@ -92,7 +92,7 @@ def pack(
 
 
 class PackedLinear(nn.Module):
-    """`functional.linear` by a matrix packed once; inference only, batch-invariant.
+    """`functional.linear` with a packed matrix; inference only, batch-invariant.
 
     Takes contiguous or strided CPU tensors [..., in_features] of the layer's `dtype`, returns
     [..., out_features] of that dtype. The packed matrix is neither parameter nor buffer: `to` and
@@ -103,9 +103,9 @@ class PackedLinear(nn.Module):
         self, weight: Tensor | Quantized, bias: Tensor | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:  # fmt: skip
-        """Packs `weight` [out_features, in_features]; raises ValueError where `packable` is false.
+        """Packs `weight` [out_features, in_features]; raises ValueError if it is not `packable`.
 
-        `dtype` is the weight's where it is not given. No tensor is kept.
+        `dtype` defaults to the weight's. The given tensors are copied, not kept.
         """
         super().__init__()
         scales, self.form = None, None
@@ -124,7 +124,7 @@ class PackedLinear(nn.Module):
         self._kernel()
 
     def _of_outputs(self, values: Tensor | None) -> Tensor:
-        """One for every output, float32, and zeros for those that fill the last strip."""
+        """One float32 value per output, padded with zeros to whole strips."""
         kept = torch.zeros(self.packed.shape[0] * self.packed.shape[2])
         if values is not None:
             kept[: self.out_features] = values.detach()
@@ -132,7 +132,7 @@ class PackedLinear(nn.Module):
 
     @staticmethod
     def _of_groups(scales: Tensor, strip: int) -> Tensor:
-        """[outputs, groups] as the kernel reads them: [strips, groups, strip]."""
+        """Scales [outputs, groups] in the kernel's layout, [strips, groups, strip]."""
         groups = scales.shape[1]
         filled = functional.pad(scales.detach(), (0, 0, 0, -len(scales) % strip))
         return filled.reshape(-1, strip, groups).transpose(1, 2).contiguous()
@@ -142,12 +142,12 @@ class PackedLinear(nn.Module):
 
     @property
     def bits(self) -> int:
-        """Of weights that are integers; else 0."""
+        """Bits of integer weights; 0 for others."""
         return self.form.weights if self.form else 0
 
     @property
     def addresses(self) -> tuple[int, int, int]:
-        """Of the matrix, the bias and the scales; 0 where there are none."""
+        """Addresses of the matrix, the bias and the scales; 0 for no scales."""
         scales = 0 if self.scales is None else self.scales.data_ptr()
         return self.packed.data_ptr(), self.bias.data_ptr(), scales
 
@@ -180,18 +180,18 @@ class PackedLinear(nn.Module):
         return f"in_features={self.in_features}, out_features={self.out_features}, {self.dtype}"
 
 
-# What `PackedLinear` is made of: the matrix, the bias and the format of activations.
+# Arguments of `PackedLinear`: matrix, bias and dtype of activations.
 Parts = tuple[Tensor | Quantized, Tensor | None, torch.dtype]
 
 
 def packed(layer: nn.Module) -> nn.Module:
-    """The same layer packed, where this machine has a kernel for it."""
+    """The layer packed, if this machine has a kernel for it; else the layer itself."""
     parts = _parts(layer)
     return layer if parts is None or not _suits(parts) else PackedLinear(*parts)
 
 
 def _parts(layer: nn.Module) -> Parts | None:
-    """Those of a layer that does nothing but multiply; None of any other."""
+    """The arguments of `PackedLinear` for a plain linear layer; None for other layers."""
     if type(layer) is QuantizedLinear:
         return layer.matrix, layer.bias, layer.dtype
     whole = whole_parts(layer)
@@ -204,12 +204,12 @@ def _suits(parts: Parts) -> bool:
 
 
 def replace_linears(model: nn.Module) -> int:
-    """Swap the packable linear layers of `model` for `PackedLinear`s in place; returns how many.
+    """Replaces packable linear layers of `model` by `PackedLinear`s, in place; returns how many.
 
-    And transformers' `Conv1D`s, which are linear layers too, of GPT-2's time.
+    Includes transformers' `Conv1D`s, linear layers with a transposed matrix (GPT-2).
 
     For inference only. An unpacked matrix is freed before the next one is packed, unless another
-    module shares it, as the embedding does with a tied head: that matrix then exists twice.
+    module shares it, as an embedding does with a tied head; that matrix then exists twice.
     """
     replaced = 0
     for parent in [module for module in model.modules() if not isinstance(module, LAYERS)]:
@@ -218,21 +218,21 @@ def replace_linears(model: nn.Module) -> int:
             if parts is not None and _suits(parts):
                 setattr(parent, name, PackedLinear(*parts))
                 replaced += 1
-            del parts  # a matrix of few bits is apart there
+            del parts  # it may hold an unpacked copy of a 4-bit matrix
     return replaced
 
 
 def available() -> bool:
-    """Whether this machine has the kernel; then it is used, whatever torch's takes.
+    """Whether this machine has the kernel; if so, it is always used.
 
-    Torch's are nowhere much faster for the rows of a draft, and in bfloat16 what is said would
-    depend on what is computed beside it.
+    Torch's kernels are nowhere much faster for the rows of a draft, and in bfloat16 their results
+    depend on the batch.
     """
     return UNIT is not None
 
 
 def has_bfloat16_arithmetic() -> bool:
     """Whether this CPU multiplies bfloat16 natively."""
-    # Private, but these are what torch chooses its own kernels by.
+    # Private functions, but torch chooses its own kernels by them.
     queries = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     return any(getattr(torch.cpu, query, bool)() for query in queries)

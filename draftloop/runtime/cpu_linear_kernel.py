@@ -1,7 +1,7 @@
-"""The compiled kernel of `cpu_linear`: LLVM IR, written with llvmlite and compiled in the process.
+"""The compiled kernel of `cpu_linear`: LLVM IR, built with llvmlite and compiled in the process.
 
 One function per weight format and vector unit, `linear(call)`, multiplies a block of rows by a
-packed matrix. Importing this module requires llvmlite; `cpu_linear` is the way in.
+packed matrix. Importing this module requires llvmlite; used through `cpu_linear`.
 """
 
 from __future__ import annotations
@@ -41,32 +41,32 @@ from draftloop.runtime.quantization import Format
 from draftloop.runtime.team import Team
 from draftloop.runtime.vector_unit import VectorUnit
 
-JOB_ROWS = 128  # at a time; a thread's widened activations and sums then fit the L2 cache
-SUMS_FLOATS = 1 << 15  # of the strips that a thread takes at a time
+JOB_ROWS = 128  # rows at a time, so that a thread's packed activations and sums fit the L2 cache
+SUMS_FLOATS = 1 << 15  # sums of the strips that a thread takes at a time
 MIN_WORK_PER_THREAD = 1 << 21  # multiply-adds; for less, waking a thread costs more than it saves
 WEIGHT_WORK = 4  # multiply-adds that take as long as fetching a weight
 
 CALL = struct.Struct("14q")
-# `gated`: where SiLU of the first half of the outputs times the second half goes instead of `out`,
-# dense, or 0. The halves must begin with a strip. `next`: the matrix that the same threads multiply
-# by afterwards, or 0; its strips are those of a half where it has halves. `bits`: of weights that
-# are integers, and `scales` those of their outputs; else 0.
+# `gated`: if not 0, SiLU of the first half of the outputs times the second half is written there,
+# densely, instead of to `out`; each half must begin with a strip. `next`: weights that the same
+# threads multiply by next, or 0; `next_strips` counts those of one half if it has halves. `bits`,
+# `scales`: of integer weights, else 0.
 CALL_FIELDS = (
     "x", "weights", "bias", "scales", "bits", "out", "rows", "steps", "outputs", "threads", "gated",
     "next", "next_steps", "next_strips",
 )  # fmt: skip
-UNITS_PER_THREAD = 4  # at least, where there are as many strips
+UNITS_PER_THREAD = 4  # at least, if there are enough strips
 POINTERS = ("x", "weights", "bias", "scales", "out")
 WORD_BYTES = WORD_BITS // 8
 
 
 class _LinearEmitter(FormatEmitter):
-    """Writes the LLVM module of one format of activations for one vector unit.
+    """Emits the LLVM module of one format of activations for one vector unit.
 
-    Weights are of that format, or integers where `form` names some. A *word* is 32 bits: one
-    float32, two bfloat16, four bytes or eight nibbles of neighbours along k. A *step* is the part
-    of k that one word of weights spans. Weights lie in panels of `lanes` outputs, [steps][lanes]
-    words each; a strip of outputs is some panels, which `Lines`, `Dots`, `Tiles`, `Bytes`,
+    Weights are of that format, or integers if `form` is given. A *word* is 32 bits: one float32,
+    two bfloat16, four bytes or eight nibbles, adjacent along k. A *step* is the part of k that one
+    word of weights spans. Weights are stored in panels of `lanes` outputs, [steps][lanes] words
+    each; a strip of outputs consists of some panels, which `Lines`, `Dots`, `Tiles`, `Bytes`,
     `ByteDots`, `Nibbles` or `NibbleDots` multiply by rows.
     """
 
@@ -145,7 +145,7 @@ class _LinearEmitter(FormatEmitter):
         return function
 
     def integers(self) -> dict[int, Way]:
-        """The ways for weights that are integers, by their bits: eight beside four, for heads."""
+        """The ways for integer weights, by bits; 4-bit models need 8 bits as well, for heads."""
         if self.form is None:
             return {}
         bits = self.form.activations
@@ -156,10 +156,10 @@ class _LinearEmitter(FormatEmitter):
         return ways
 
     def emit_way(self, way: Way, keep: Any) -> Any:
-        """lines_part(call, team), tiles_part(call, team): the same in one way of multiplying.
+        """lines_part(call, team), tiles_part(call, team): `emit_part` for one way of multiplying.
 
-        A thread takes some strips of its part, then some more, and lets the cache fetch what it
-        comes to next meanwhile: memory is what most calls wait for.
+        A thread takes its strips in groups, and prefetches the next weights meanwhile, since most
+        calls are bound by memory.
         """
         group = self.emit_group(way)
         function, b = self.define(f"{way.name}_part", [PTR, PTR])
@@ -194,8 +194,8 @@ class _LinearEmitter(FormatEmitter):
         """lines_group, ..(call, first_row, rows, sums, packed, first, stop, behind): many blocks.
 
         The sums [strips][room][strip] of rows [first_row, first_row + rows) and strips
-        [first, stop). All of these advance by a part of k, whose activations stay in the cache
-        meanwhile. `behind` is what `words_behind` says.
+        [first, stop). All of them advance by one part of k, whose activations stay in the cache
+        meanwhile. `behind`: see `words_behind`.
         """
         function, b = self.define(f"{way.name}_group", [PTR, I64, I64, PTR, PTR, I64, I64, I64])
         call, first_row, rows, sums, packed, first, stop, behind = function.args
@@ -235,13 +235,13 @@ class _LinearEmitter(FormatEmitter):
         return function
 
     def in_parts(self, b: Any, way: Way, known: dict[str, Any]) -> Any:
-        """Whether k is more than is taken at a time: then rows are packed part by part."""
+        """Whether k exceeds what is processed at a time, so that rows are packed part by part."""
         return b.icmp_signed(">", known["steps"], i64(way.block))
 
     def emit_packing(
         self, b: Any, way: Way, known: dict[str, Any], place: tuple[Any, Any, Any], packed: Any
     ) -> None:
-        """Packs what is taken at a time of rows: `place` is the first, how many, and from where."""
+        """Packs the rows processed at a time; `place`: first row, number of rows, start along k."""
         first_row, rows, step = place
         steps = known["steps"]
         word = b.mul(b.add(b.mul(first_row, steps), step), i64(way.step_words))
@@ -252,9 +252,9 @@ class _LinearEmitter(FormatEmitter):
     def next_part(
         self, b: Any, way: Way, place: tuple[Any, ...], strip_words: Any, step: Any, steps: Any
     ) -> Any:
-        """Words from what a thread multiplies now to what it multiplies next.
+        """Distance in words from the weights that a thread uses now to those it uses next.
 
-        That is the next strip, then the next part of the group, then what is `behind` the group.
+        These are the next strip, then the next part of the group, then what is `behind` the group.
         """
         first, strip, stop, behind = place
         lanes = i64(self.unit.lanes)
@@ -267,10 +267,10 @@ class _LinearEmitter(FormatEmitter):
     def words_behind(
         self, b: Any, known: dict[str, Any], half: Any, taken: tuple[Any, Any, Any]
     ) -> Any:
-        """Words from the last strip of those that were taken to what their thread comes to then.
+        """Distance in words from the last strip of a group to the weights its thread uses next.
 
-        That is the same strips of the other half, then the next ones of its part, then what it will
-        begin with in the next matrix; 0 where that is not known.
+        These are the same strips of the other half, then the next strips of its part, then the
+        beginning of its part of the next matrix; 0 if unknown.
         """
         first, stop, part_stop = taken
         halves, strips = self.halves_of(b, known)
@@ -290,15 +290,15 @@ class _LinearEmitter(FormatEmitter):
         return b.select(is_last, then, b.mul(to_other, in_words))
 
     def halves_of(self, b: Any, known: dict[str, Any]) -> tuple[Any, Any]:
-        """How many parts of the outputs are taken together, and the strips of each."""
+        """How many parts of the outputs are computed together, and the strips of each."""
         gated = b.icmp_signed("!=", known["gated"], i64(0))
         halves = b.select(gated, i64(2), i64(1))
         return halves, ceil(b, b.sdiv(known["outputs"], halves), i64(self.unit.strip))
 
     def emit_keep(self) -> Any:
-        """keep(call, first_row, rows, room, sums, ups, first, stop): strips go where they belong.
+        """keep(call, first_row, rows, room, sums, ups, first, stop): stores strips in the output.
 
-        Each strip's sums have room for so many rows.
+        Each strip's sums have room for `room` rows.
         """
         store, store_gated = self.emit_store(), self.emit_store_gated()
         function, b = self.define("keep", [PTR, I64, I64, I64, PTR, PTR, I64, I64])
@@ -349,7 +349,7 @@ class _LinearEmitter(FormatEmitter):
         return str(self.module)
 
     def unit_of(self, b: Any, known: dict[str, Any], rows: Any, threads: Any) -> Any:
-        """How many strips a thread takes at a time: no more than it can keep sums of."""
+        """How many strips a thread takes at a time; limited by its buffer for sums."""
         halves, strips = self.halves_of(b, known)
         takers = b.mul(maximum(b, threads, i64(1)), i64(UNITS_PER_THREAD))
         strip_sums = b.mul(b.mul(maximum(b, rows, i64(1)), i64(self.unit.strip)), halves)
@@ -363,6 +363,6 @@ def compiled(
 ) -> Callable[[bytes], None]:
     """The kernel for activations of a format: a function of one packed `CALL`.
 
-    For weights of that format; where `form` is given, also for integers of its bits, and of eight.
+    For weights of that format and, if `form` is given, for integers of its bits and of 8 bits.
     """
     return compile_module(_LinearEmitter(unit, dtype, form).emit_linear(), _LinearEmitter.entry)

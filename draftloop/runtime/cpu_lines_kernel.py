@@ -1,4 +1,4 @@
-"""Multiply-adds of vectors for the kernel of `cpu_linear`: LLVM IR, written with llvmlite.
+"""Multiply-adds of vectors for the kernel of `cpu_linear`: LLVM IR, built with llvmlite.
 
 Weights are read once for a block of rows, whose sums the registers hold. Importing this module
 requires llvmlite.
@@ -27,18 +27,18 @@ from draftloop.runtime.llvm import (
 )
 from draftloop.runtime.vector_unit import STRIP_VECTORS
 
-BLOCK = 512  # values along k that a tile takes at a time: those of its rows stay in the L1 cache
+BLOCK = 512  # values along k that a tile processes at a time; those of its rows fit the L1 cache
 # Floats between two rows of a block: not a power of two, or all rows fall into the same cache sets.
 ROW_FLOATS = BLOCK + 16
-SPAN_FLOATS = 2  # behind a row's block, for every span of it: what integers keep of its scale
-NEAR_BYTES = 512  # what is fetched from the L2 cache into L1 ahead of each weight stream
-FROM_L2, FROM_L1 = 2, 3  # LLVM's words for the levels
+SPAN_FLOATS = 2  # per span, after a row's block: integers store the scale there
+NEAR_BYTES = 512  # distance of the prefetch from L2 into L1, ahead of each weight stream
+FROM_L2, FROM_L1 = 2, 3  # LLVM's codes for the levels
 
 
 class Lines:
-    """Writes, into the module of the linear kernel, how it multiplies by vectors.
+    """Emits, into the module of the linear kernel, multiplication by vectors.
 
-    Activations are widened to float32 block by block, [rows][ROW_FLOATS].
+    Activations are converted to float32 block by block, [rows][ROW_FLOATS].
     """
 
     name = "lines"
@@ -51,7 +51,7 @@ class Lines:
 
     @property
     def parts(self) -> int:
-        """Parts of a word, which are multiplied one after the other: its values."""
+        """Parts of a word that are multiplied one after the other: its values."""
         return self._emitter.depth
 
     @property
@@ -61,22 +61,22 @@ class Lines:
 
     @property
     def span(self) -> int:
-        """Steps of a chain: all of a block, unless what they are scaled by changes within it."""
+        """Steps per chain of sums: a whole block, unless the scales change within it."""
         return self.block
 
     @property
     def step_words(self) -> int:
-        """A word of weights meets a word of activations."""
+        """Words of activations per step: one."""
         return 1
 
     @property
     def chain(self) -> Any:
-        """The type of a vector of sums under way."""
+        """The type of a vector of partial sums."""
         return self._emitter.floats
 
     @property
     def scalar(self) -> Any:
-        """What is packed as one float: a word that is multiplied whole, else a value to widen."""
+        """The unit that is packed as one float: a whole word, or a value converted to float32."""
         return F32 if self.parts == 1 else self._emitter.scalar
 
     @property
@@ -86,7 +86,7 @@ class Lines:
 
     @property
     def wide_rows(self) -> int:
-        """Rows of the largest tile two vectors wide, less what the compiler needs for itself."""
+        """Rows of the largest tile two vectors wide, with some registers left to the compiler."""
         return 12 if self._emitter.unit.registers == 32 else 5
 
     def scales(self, b: Any, strip: Any, step: Any, steps: Any) -> Any:
@@ -94,27 +94,27 @@ class Lines:
         return strip
 
     def begin(self, b: Any) -> Any:
-        """Nothing has to be set up."""
+        """Nothing to set up."""
 
     def end(self, b: Any, before: Any) -> None:
-        """Nothing has to be put back."""
+        """Nothing to restore."""
 
     def room(self, b: Any, rows: Any) -> Any:
-        """Rows of sums that so many rows take."""
+        """Rows of sums needed for this many rows."""
         return rows
 
     def height(self, b: Any, rows: Any) -> Any:
-        """All rows that fit one tile, else even parts that leave tiles two vectors wide."""
+        """All rows if they fit one tile, else even parts that allow tiles two vectors wide."""
         even = ceil(b, rows, ceil(b, rows, i64(self.wide_rows)))
         return b.select(b.icmp_signed("<=", rows, i64(self.max_rows)), rows, even)
 
     def pack(self, b: Any, x: Any, packed: Any, rows: Any, pitch: Any, steps: Any) -> None:
-        """Widens so many steps of rows that are `pitch` steps apart."""
+        """Converts `steps` steps of rows, which are `pitch` steps apart, to float32."""
         depth, values = (b.mul(count, i64(self.parts)) for count in (pitch, steps))
         b.call(self._pack, [x, packed, rows, depth, values])
 
     def multiply(self, b: Any, packed: Any, block: Block) -> None:
-        """Advances the block's sums by its part of k; the first rows fetch what follows."""
+        """Adds the block's part of k to its sums; the first rows prefetch what follows."""
         x = at(b, packed, b.mul(block.row, i64(ROW_FLOATS)), F32)
         is_first = b.icmp_signed("==", block.row, i64(0))
         ahead = b.select(is_first, block.following, i64(0))
@@ -127,7 +127,7 @@ class Lines:
     def _emit_tile(self, rows: int) -> Any:
         """tile(x, weights, panel, start, pitch, sums, scales, steps, ahead): a strip by `rows`.
 
-        As `Block` says; the same weights `ahead` words further are fetched.
+        Arguments as in `Block`; prefetches weights `ahead` words further.
         """
         types = [PTR, PTR, I64, PTR, I64, PTR, PTR, I64, I64]
         function, b = self._emitter.define(f"{self.name}_tile{rows}", types)
@@ -176,9 +176,9 @@ class Lines:
     def _spans(
         self, b: Any, start: tuple[Any, Any], sums: tuple[Any, Any], steps: Any
     ) -> Iterator[tuple[Any, tuple[Any, Any], Any]]:
-        """Emits what follows once for every span of so many steps, most often the only one.
+        """Emits its body once for every span of steps; usually there is only one.
 
-        Number of the span, the sums that it goes on from with their pitch, and its first step.
+        Yields the span's index, the sums it continues from with their pitch, and its first step.
         """
         if self.span == self.block:
             yield i64(0), start, i64(0)
@@ -189,11 +189,11 @@ class Lines:
             yield b.sdiv(begun, i64(self.span)), (origin, apart), begun
 
     def _begun(self, b: Any, start: Any, row: Any) -> Any:
-        """What a chain of a packed row begins with where its sums go on from `start`."""
+        """The initial value of a packed row's chain, whose sums continue from `start`."""
         return b.load(start, align=4, typ=self._emitter.floats)
 
     def _ended(self, b: Any, total: Any, start: Any, row: Any, scales: Any) -> Any:
-        """The sums that a chain ends with: those of a packed row, and of outputs of such scales."""
+        """The final sums of a packed row's chain, for outputs with these scales."""
         return total
 
     def _emit_step(
@@ -218,10 +218,10 @@ class Lines:
     def _emit_step_by_rows(
         self, b: Any, x: Any, panels: list[Any], chains: list[list[Any]], step: Any, ahead: Any
     ) -> None:
-        """The same with the rows' activations in registers, a vector of weights after another.
+        """`_emit_step` with the rows' activations in registers; weights are used vector by vector.
 
-        The weights of a word are loaded for each of its values anew: kept, or loaded early, they
-        would take the registers of sums. Hence the fences, across which no load is moved.
+        The weights of a word are loaded again for each of its values. If they were kept or loaded
+        early, they would take registers of sums; hence the fences, which loads do not cross.
         """
         lanes = self._emitter.unit.lanes
         addresses = [at(b, panel, b.mul(step, i64(lanes)), I32) for panel in panels]
@@ -257,21 +257,21 @@ class Lines:
         return self._emitter.splat(b, word, self._emitter.ints)
 
     def _advanced(self, b: Any, total: Any, weight: Any, factor: Any) -> Any:
-        """The sums, one product later."""
+        """The sums with one product added."""
         return b.call(self._emitter.fma, [weight, factor, total])
 
     def _fetch_next(self, b: Any, address: Any, ahead: Any) -> None:
-        """What a weight stream comes to soon, and so many words later."""
+        """Prefetches what a weight stream reads soon, and what it reads `ahead` words later."""
         self._fetch(b, at(b, address, ahead, I32), FROM_L2)
         self._fetch(b, at(b, address, i64(NEAR_BYTES // 4), I32), FROM_L1)
 
     def _fetch(self, b: Any, address: Any, level: int) -> None:
-        """Prefetches data to read into a level of the caches and those behind it."""
+        """Prefetches data for reading into a level of the cache and those beyond it."""
         flags = (ir.Constant(I32, flag) for flag in (0, level, 1))
         b.call(self._prefetch, [address, *flags])
 
     def _emit_pack(self) -> Any:
-        """pack(x, packed, rows, depth, values): widen so many values of rows that have `depth`."""
+        """pack(x, packed, rows, depth, values): widens `values` values per row of `depth`."""
         function, b = self._emitter.define(f"{self.name}_pack", [PTR, PTR, I64, I64, I64])
         x, packed, rows, depth, values = function.args
         lanes = i64(self._emitter.unit.lanes)
@@ -289,13 +289,13 @@ class Lines:
         return function
 
     def _load(self, b: Any, base: Any, index: Any) -> Any:
-        """The vector of floats at number `index` of what is packed."""
+        """The vector of packed floats at index `index`."""
         if self.parts == 1:
             return b.load(at(b, base, index, F32), align=4, typ=self._emitter.floats)
         return self._emitter.load(b, base, index)
 
     def _load_one(self, b: Any, base: Any, index: Any) -> Any:
-        """The float at number `index` of what is packed."""
+        """The packed float at index `index`."""
         address = at(b, base, index, self.scalar)
         if self.parts == 1:
             return b.load(address, align=4, typ=F32)

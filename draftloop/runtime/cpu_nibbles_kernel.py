@@ -1,4 +1,4 @@
-"""Weights of four bits for the kernel of `cpu_linear`: LLVM IR, written with llvmlite.
+"""4-bit weights for the kernel of `cpu_linear`: LLVM IR, built with llvmlite.
 
 Half the bytes of `cpu_bytes_kernel`, and integers as there: a word's nibbles become bytes, or pairs
 of 16 bits, in a register. Each group along k has scales of its own, and is a span: its sum is
@@ -25,10 +25,10 @@ LOWER = 0x0F0F0F0F  # of every byte of a word
 
 
 class _Groups:
-    """Scales that lie strip by strip, of every strip group by group."""
+    """Scales stored strip by strip, and within a strip group by group."""
 
     def scales(self, b: Any, strip: Any, step: Any, steps: Any) -> Any:
-        """Those of the strips before, and of the groups before."""
+        """Number of strips times groups, plus this strip's groups, that are stored before."""
         groups = ceil(b, steps, i64(SPAN_STEPS))
         return b.add(b.mul(strip, groups), b.sdiv(step, i64(SPAN_STEPS)))
 
@@ -36,8 +36,8 @@ class _Groups:
 class Nibbles(_Groups, Bytes):
     """`Bytes` of weights between -8 and 7, for activations of 8 bits.
 
-    Each half of a word holds four values of two steps of k: a shift or two make a pair of 16 bits
-    of each half's nibble.
+    Each half of a word holds four values of k; one or two shifts turn a nibble of each half into a
+    pair of 16 bits.
     """
 
     name = "nibbles"

@@ -1,8 +1,8 @@
 """Noise on CPUs: the hash and the two logarithms of `noise.py` in one call.
 
-numpy takes some 20 ns for a value, in passes over all of them: 0.7 ms for eight positions of 4096
-tokens, 20 ms for as many of 128k. The values are those of numpy's operations but for the last bit
-of one in many millions, where two correct roundings of a logarithm differ.
+numpy takes about 20 ns per value, in passes over all of them: 0.7 ms for eight positions of 4096
+tokens, 20 ms for eight of 128k tokens. The values are those of numpy's operations, except that one
+in many millions differs in the last bit, where two correct roundings of a logarithm differ.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if UNIT is not None:
 
 
 def draw(vocabulary_size: int, keys: npt.NDArray[np.uint64]) -> Tensor:
-    """float32 [keys, vocabulary]: the noise of positions by their keys; wants a UNIT."""
+    """float32 [keys, vocabulary]: the noise of positions, given by their keys; needs a UNIT."""
     assert UNIT is not None
     width = UNIT.padded(vocabulary_size)
     drawn = torch.empty(len(keys), width)

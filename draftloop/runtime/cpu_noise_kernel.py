@@ -1,6 +1,6 @@
-"""The compiled kernel of `cpu_noise`: LLVM IR, written with llvmlite.
+"""The compiled kernel of `cpu_noise`: LLVM IR, built with llvmlite.
 
-Importing this module requires llvmlite; `cpu_noise` is the way in.
+Importing this module requires llvmlite; used through `cpu_noise`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ODD_POWERS = (
     6.666666666666735130e-01, 2.857142874366239149e-01, 1.818357216161805012e-01,
     1.479819860511658591e-01,
 )  # fmt: skip
-# ln 2 in two parts: a whole number of times the first is exact.
+# ln 2 in two parts, so that integer multiples of the first are exact.
 LN2_HIGH, LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 MANTISSA = (1 << 52) - 1
 ROOT_HALF, ONE = 0x3FE6A09E00000000, 0x3FF0000000000000  # bits of about sqrt(1/2), and of 1
@@ -53,10 +53,10 @@ WHOLE = 0x4330000000000000  # bits of 2^52: with a small whole number n in them,
 
 
 class _NoiseEmitter(Emitter):
-    """Writes the module.
+    """Emits the module.
 
-    The two logarithms are loops of their own: a core has only so many instructions under way, and
-    those of a long chain mostly wait for one another.
+    The two logarithms are separate loops: a core has a limited number of instructions in flight,
+    and those of a long chain mostly wait for one another.
     """
 
     entry = "draw"

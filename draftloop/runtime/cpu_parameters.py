@@ -1,8 +1,8 @@
-"""Parameters that a model multiplies by itself, without `nn.Linear`: those of routers and experts.
+"""Parameters that a model multiplies by without `nn.Linear`, such as those of routers and experts.
 
-Torch's sums depend on how many rows are multiplied. Such a parameter is replaced by an object that
-answers `functional.linear` and `@` by `PackedLinear`, through torch's own protocol for objects that
-look like tensors (`__torch_function__`), and is its tensor in everything else.
+The order of torch's sums depends on the number of rows. So such a parameter is replaced by an
+object that handles `functional.linear` and `@` by `PackedLinear`, through torch's protocol for
+tensor-like objects (`__torch_function__`), and behaves like its tensor otherwise.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ PRODUCTS = {torch.matmul, torch.mm, Tensor.matmul, Tensor.mm, Tensor.__matmul__}
 
 
 class Parameter:
-    """A parameter of which every matrix is packed when it is first multiplied by."""
+    """A parameter whose matrices are packed at the first multiplication."""
 
     def __init__(self, dense: Tensor) -> None:
         self.dense = dense
         self.shape, self.dtype, self.device = dense.shape, dense.dtype, dense.device
 
     def __getattr__(self, name: str) -> Any:
-        if name == "dense":  # of a stack that is packed
+        if name == "dense":  # it was deleted when the stack was packed
             raise AttributeError("these weights are packed, each matrix by itself")
         return getattr(self.dense, name)
 
@@ -53,7 +53,10 @@ class Parameter:
 
 
 class Matrix(Parameter):
-    """[outputs, k] to `functional.linear`, [k, outputs] to `@`; `stack` is packed with it."""
+    """A matrix: [outputs, k] for `functional.linear`, [k, outputs] for `@`.
+
+    `stack`: the stack that it is part of, which is packed as a whole.
+    """
 
     def __init__(self, dense: Tensor, stack: Stack | None = None) -> None:
         super().__init__(dense)
@@ -75,7 +78,7 @@ class Matrix(Parameter):
         return self._packed(x)
 
     def pack(self, by_columns: bool, form: Format | None = None) -> None:
-        """Takes the layout of the kernel, where it has one for this matrix; quantized by `form`."""
+        """Packs the matrix if the kernel supports it, quantized by `form` if given."""
         weight = self.dense.T.contiguous() if by_columns else self.dense
         if not packable(weight):
             self._packed = functools.partial(functional.linear, weight=weight)
@@ -85,7 +88,7 @@ class Matrix(Parameter):
             self._packed = PackedLinear(weight)
 
     def to(self, dtype: torch.dtype) -> Matrix:
-        """The same in another type, made once."""
+        """This matrix in another dtype; cached."""
         if dtype is self.dtype:
             return self
         if dtype not in self._cast:
@@ -95,12 +98,12 @@ class Matrix(Parameter):
     type = to
 
     def float(self) -> Matrix:
-        """The same in float32."""
+        """This matrix in float32."""
         return self.to(torch.float32)
 
 
 class Stack(Parameter):
-    """[matrices, ...]: one for every expert; `form`: as `Matrix.pack` takes it."""
+    """A stack of matrices [experts, ...]; `form`: quantization of each (`Matrix.pack`)."""
 
     def __init__(self, dense: Tensor, form: Format | None = None) -> None:
         super().__init__(dense)
@@ -112,7 +115,7 @@ class Stack(Parameter):
         return self.matrices[int(index)] if scalar else self.dense[index]
 
     def pack(self, by_columns: bool) -> None:
-        """Packs all of its matrices and lets go of what they were."""
+        """Packs all matrices and frees the unpacked ones."""
         for matrix in self.matrices:
             matrix.pack(by_columns, self._form)
             del matrix.dense
@@ -124,7 +127,7 @@ def _tensor(value: Any) -> Any:
 
 
 def multiplies_itself(module: nn.Module) -> bool:
-    """Whether it is no module of torch's own, or a linear layer that does more."""
+    """Whether the module is not one of torch's own, or is a subclass of its linear layer."""
     if isinstance(module, nn.Linear):
         return type(module) is not nn.Linear
     kinds = [kind.__module__ for kind in type(module).__mro__ if kind not in (nn.Module, object)]
@@ -138,10 +141,11 @@ def _replacement(parameter: Tensor, form: Format | None) -> Parameter | None:
 
 
 def replace_parameters(model: PreTrainedModel, form: Format | None = None) -> bool:
-    """Replaces matrices, and stacks of them, in modules of others' code.
+    """Replaces matrices, and stacks of them, in modules of a model's own code.
 
-    Experts are multiplied one by one then, each by the rows that chose it. By a `form` stacks are
-    quantized, which is the answer; what is no stack is a router's, and small.
+    Experts are then multiplied one by one, each by the rows that chose it. With a `form`, stacks
+    are quantized; single matrices are not, as they are routers' and small. Returns whether any was
+    quantized.
     """
     replaced = has_quantized = False
     for module in filter(multiplies_itself, list(model.modules())):

@@ -1,6 +1,6 @@
-"""What lies between the matrices of a decoder, row by row: LLVM IR, written with llvmlite.
+"""The operations between the matrices of a decoder, row by row: LLVM IR, built with llvmlite.
 
-Importing this module requires llvmlite; `cpu_stack_kernel` makes a whole decoder of it.
+Importing this module requires llvmlite; `cpu_stack_kernel` builds a whole decoder with it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from draftloop.runtime.vector_unit import VectorUnit
 
 
 class RowsEmitter(FormatEmitter):
-    """Writes functions over dense rows, in float32 with the roundings of torch's operations.
+    """Emits functions over dense rows, in float32 with the rounding of torch's operations.
 
     Every width is a multiple of the unit's lanes.
     """
@@ -25,7 +25,7 @@ class RowsEmitter(FormatEmitter):
         self.root = self.declare("llvm.sqrt.f32", F32, [F32])
 
     def emit_norm(self) -> Any:
-        """norm(x, weight, out, rows, width, epsilon): root mean square, rounded, times weight."""
+        """norm(x, weight, out, rows, width, epsilon): RMSNorm, rounded before times weight."""
         function, b = self.define("norm", [PTR, PTR, PTR, I64, I64, F32])
         x, weight, out, rows, width, epsilon = function.args
         step = i64(self.unit.lanes)
@@ -85,7 +85,7 @@ class RowsEmitter(FormatEmitter):
     def emit_turn(self, *, widened: bool) -> Any:
         """turn(source, cosines, sines, out, dim): RoPE on one head of one row.
 
-        What comes of it is in the format's precision, and `widened` to float32 or in the format.
+        The result is rounded to the format, and stored in it, or as float32 if `widened`.
         """
         function, b = self.define("turn_wide" if widened else "turn", [PTR, PTR, PTR, PTR, I64])
         source, cosines, sines, out, dim = function.args

@@ -1,10 +1,10 @@
-"""A lean decoder in one call, from tokens to logits, on a CPU.
+"""Runs a lean decoder in one call, from tokens to logits, on a CPU.
 
-Between two matrices lie a dozen operations on a few rows, microseconds of work each. Called one by
-one through torch they take longer than many a matrix, above all where the matrices have just
-pushed everything else out of the caches. Here they are compiled, in the order and with the
-roundings of torch's operations, and call the kernels of `cpu_linear` and `cpu_attention` in
-between. Every row is computed by itself: it comes out the same alone and among others. See
+Between two matrices there are a dozen operations on a few rows, each of which takes microseconds.
+Called one by one through torch, they would take longer than many of the matrices, especially after
+these have evicted everything else from the caches. Here they are compiled, in the order and with
+the rounding of torch's operations, and call the kernels of `cpu_linear` and `cpu_attention` in
+between. Each row is computed on its own, so its result is the same alone and in a batch. See
 docs/decisions/0007-cpu-stack.md.
 """
 
@@ -24,7 +24,7 @@ from draftloop.runtime.forward import Batch, Segment
 from draftloop.runtime.kv_cache import KVCache
 from draftloop.runtime.tree_attention import bias_of
 
-# Of the kernel's record what changes from call to call.
+# Fields of the kernel's record that change from call to call.
 CHANGING_FIELDS = (
     "segments", "segment_count", "rows", "threads", "token_ids", "positions", "chosen",
     "chosen_count", "logits",
@@ -47,7 +47,7 @@ Table = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class StackShape:
-    """Sizes that hold for all layers."""
+    """Sizes that all layers share."""
 
     hidden: int
     heads: int
@@ -59,7 +59,7 @@ class StackShape:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What lies around the layers.
+    """The weights and tables outside the layers.
 
     embedding: [vocabulary, hidden]; cosines, sines: [positions, 1, dim]; last_norm: [hidden].
     """
@@ -72,14 +72,14 @@ class Frame:
 
     @property
     def dense(self) -> tuple[Tensor, ...]:
-        """What the kernel reads row by row."""
+        """The tensors that the kernel reads row by row."""
         return self.embedding, self.cosines, self.sines, self.last_norm
 
 
 class CpuStack:
-    """One decoder; raises ValueError where `stackable` is false.
+    """One decoder. Raises ValueError if it is not `stackable`.
 
-    Used from one thread at a time: what lies between the layers is kept from call to call.
+    Used from one thread at a time, as the buffers between the layers are reused.
     """
 
     def __init__(self, layers: Sequence[Layer], frame: Frame, shape: StackShape) -> None:
@@ -91,10 +91,10 @@ class CpuStack:
         self._dtype = frame.last_norm.dtype
         self._windows = sorted({layer.window or 0 for layer in layers})
         linears = [self._head, *(linear for layer in layers for linear in _linears(layer))]
-        # Of four bits where some have them: that kernel knows eight, too.
+        # The 4-bit kernel if any layer needs it: it can handle 8 bits, too.
         form = min((linear.form for linear in linears if linear.form), default=None)
         self._kernel = kernel.compiled(UNIT, self._dtype, shape.dim, _widths(layers, shape), form)
-        # Behind the last layer the head stands for the matrix that comes next.
+        # After the last layer, the entry for the next matrix is the head.
         fields = [self._fields(layer) for layer in layers]
         head = fields[-1][: kernel.LAYER_FIELDS.index("before_attention weights")]
         head += len(kernel.LINEARS) * _linear_fields(self._head)
@@ -102,14 +102,14 @@ class CpuStack:
         self._work_per_row = sum(linear.in_features * linear.out_features for linear in linears)
         self._cache: KVCache | None = None
         self._between: dict[str, Tensor] = {}
-        self._rows = self._values = 0  # that these have room for
+        self._rows = self._values = 0  # capacity of the buffers
         self._call = np.zeros(0, np.int64)
-        self.moves = 0  # how often a record became worthless
+        self.moves = 0  # how often buffers moved, which makes earlier records invalid
 
     def run(self, batch: Batch, cache: KVCache, chosen: Sequence[int]) -> Tensor:
-        """The logits of the chosen rows, float32 [chosen, vocabulary]; stores keys and values.
+        """Runs a batch; returns the logits of the chosen rows, float32 [chosen, vocabulary].
 
-        The cache is in the model's format.
+        The cache must have the model's dtype.
         """
         kept = [self._segment(segment) for segment in batch.segments]
         segments = np.array([fields for fields, _ in kept], np.int64)
@@ -129,17 +129,17 @@ class CpuStack:
 
     @property
     def sees_everything(self) -> bool:
-        """Whether no layer has a window."""
+        """Whether no layer has a sliding window."""
         return self._windows == [0]
 
     def call(
         self, cache: KVCache, rows: int, segments: Table, numbers: Sequence[int], chosen: int,
         logits: int,
     ) -> Table:  # fmt: skip
-        """The kernel's record for so many rows, and logits of so many chosen ones.
+        """The kernel's record for `rows` rows, of which `chosen` ones get logits.
 
-        numbers: the addresses of tokens, positions and chosen rows; logits: theirs. The record is
-        good until the next call, a copy until `moves` changes, and for fewer rows as well.
+        numbers: addresses of tokens, positions and chosen rows. logits: address of the logits. The
+        record is valid until the next call, a copy until `moves` changes; also for fewer rows.
         """
         if self._make_room(rows, chosen) or cache is not self._cache:
             self._bind(cache)
@@ -153,7 +153,7 @@ class CpuStack:
         return self._call
 
     def _constant(self, cache: KVCache) -> bytes:
-        """The record without what changes from call to call."""
+        """The record without the fields that change from call to call."""
         shape = self._shape
         embedding, *around = (matrix.data_ptr() for matrix in self._frame.dense)
         return kernel.CALL.pack(
@@ -180,7 +180,7 @@ class CpuStack:
         self._table[:-1, values] = [tensor.data_ptr() for tensor in cache.values]
 
     def _segment(self, segment: Segment) -> tuple[list[int], Table]:
-        """Its fields, and what they point to."""
+        """The segment's fields in the record, and the table that they point to."""
         biases = []
         for window in self._windows:
             bias = bias_of(segment, window or None)
@@ -191,12 +191,9 @@ class CpuStack:
         return fields, table
 
     def _make_room(self, rows: int, chosen: int) -> bool:
-        """What lies between the layers, for so many rows at least, and between them and logits.
-
-        Whether anything lies elsewhere now.
-        """
+        """Enlarges the buffers for at least this many rows and logits; whether any has moved."""
         values = chosen * self._head.out_features + SPARE
-        made: dict[str, Tensor] = {}  # where there is no memory for all nothing has changed
+        made: dict[str, Tensor] = {}  # collected first: if memory runs out, nothing has changed
         if self._rows < rows:
             shape = self._shape
             joined = (shape.heads + 2 * shape.kv_heads) * shape.dim
@@ -218,8 +215,8 @@ class CpuStack:
         return bool(made)
 
 
-SPARE = 16  # values behind the logits: a vector may reach beyond the last one
-# Matrices between the layers, in the order of the kernel's record; None: in the model's format.
+SPARE = 16  # extra values after the logits, as the last vector may extend beyond them
+# Buffers between the layers, in the order of the kernel's record; None: the model's dtype.
 BETWEEN: dict[str, torch.dtype | None] = {
     "x": None, "normed": None, "joined": None, "query": torch.float32, "attended": torch.float32,
     "narrowed": None, "gates": None, "inner": None, "delta": None,
@@ -227,7 +224,7 @@ BETWEEN: dict[str, torch.dtype | None] = {
 
 
 def stackable(layers: Sequence[Layer], frame: Frame, shape: StackShape) -> bool:
-    """Whether the kernel computes this decoder on this machine."""
+    """Whether the kernel can run this decoder on this machine."""
     dtype = frame.last_norm.dtype
     return (
         UNIT is not None
@@ -246,7 +243,7 @@ def stackable(layers: Sequence[Layer], frame: Frame, shape: StackShape) -> bool:
 
 
 def _linears(layer: Layer) -> list[PackedLinear]:
-    """In the order of the kernel's record; `stackable` tells whether they are what is said."""
+    """The layer's matrices in the order of the record; `stackable` checks that they are packed."""
     linears = (
         layer.before_attention, layer.after_attention, layer.before_activation,
         layer.after_activation,
@@ -255,7 +252,7 @@ def _linears(layer: Layer) -> list[PackedLinear]:
 
 
 def _linear_fields(linear: PackedLinear) -> list[int]:
-    """In the order of the kernel's records."""
+    """The fields of a matrix, in the order of the kernel's records."""
     return [*linear.addresses, linear.bits, linear.steps, linear.out_features]
 
 

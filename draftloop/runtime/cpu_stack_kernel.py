@@ -1,6 +1,6 @@
-"""The compiled kernel of `cpu_stack`: LLVM IR, written with llvmlite, tokens to logits in one call.
+"""The compiled kernel of `cpu_stack`: LLVM IR, built with llvmlite, tokens to logits in one call.
 
-Importing this module requires llvmlite; `cpu_stack` is the way in.
+Importing this module requires llvmlite; used through `cpu_stack`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CALL_FIELDS = (
     "head bits", "head steps", "head outputs", "scores", "logits", "scale", "epsilon",
 )  # fmt: skip
 CALL = struct.Struct(f"{len(CALL_FIELDS) - 2}q2d")
-MEMBER_FIELDS = (*CALL_FIELDS, "team")  # of the copy that all threads of a team read
+MEMBER_FIELDS = (*CALL_FIELDS, "team")  # the copy that all threads of a team read
 MEMBER_POINTERS = (
     "team", "layers", "segments", "token_ids", "positions", "embedding", "x", "normed", "joined",
     "query", "attended", "narrowed", "gates", "inner", "delta", "cosines", "sines", "last_norm",
@@ -56,18 +56,18 @@ LAYER_FIELDS = (
 LAYER_POINTERS = tuple(
     name for name in LAYER_FIELDS if name.split()[-1] not in ("window", "bits", "steps", "outputs")
 )
-# `biases`: for every kind of window the address and the row's length.
+# `biases`: table with the bias's address and row length for every window size.
 SEGMENT_FIELDS = ("slot", "start", "rows", "stored_from", "stored_to", "biases")
 SEGMENT_POINTERS = ("biases",)
 
 
 class _StackEmitter(RowsEmitter):
-    """Writes the module of one format; every width is a multiple of the unit's lanes.
+    """Emits the module for one format; every width is a multiple of the unit's lanes.
 
-    All matrices are dense, [rows][width]: `joined` holds a row's queries, keys and values, `gates`
-    what goes into the activation and then what it is multiplied by. One team of threads goes
-    through all layers: rows, heads or strips of outputs are split among them, and they wait where
-    one needs what another has computed.
+    All buffers are dense, [rows][width]: `joined` holds a row's queries, keys and values, `gates`
+    the inputs of the activation and then its factors. One team of threads runs all layers: rows,
+    heads or strips of outputs are split among them, with barriers where one needs what another has
+    computed.
     """
 
     entry = "stack"
@@ -82,10 +82,9 @@ class _StackEmitter(RowsEmitter):
         self.attention = self.declare(attention, VOID, [PTR])
 
     def emit_place(self, norm: Any) -> Any:
-        """place(call, layer, segment): stores the keys and values of rows and turns queries.
+        """place(call, layer, segment): stores keys and values, and rotates queries and keys.
 
-        Of the rows of a segment that fall to this thread. Where a layer has norms for heads, they
-        are applied first.
+        For this thread's rows of a segment. A layer's head norms, if any, are applied first.
         """
         turn, turn_wide = self.emit_turn(widened=False), self.emit_turn(widened=True)
         copy = self.emit_copy(widened=False)
@@ -127,7 +126,7 @@ class _StackEmitter(RowsEmitter):
         return function
 
     def emit_attend(self) -> Any:
-        """attend(call, layer, segment): of the heads that fall to this thread, and narrows it."""
+        """attend(call, layer, segment): attention of this thread's heads, rounded to the format."""
         narrow = self.emit_narrow()
         function, b = self.define("attend", [PTR, PTR, PTR])
         call, layer, segment = function.args
@@ -147,7 +146,7 @@ class _StackEmitter(RowsEmitter):
     def records_of(
         self, b: Any, call: Any, layer: Any, segment: Any
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        """The fields of the three."""
+        """The fields of the records of call, layer and segment."""
         return (
             self.record(b, call, MEMBER_FIELDS, MEMBER_POINTERS),
             self.record(b, layer, LAYER_FIELDS, LAYER_POINTERS),
@@ -194,7 +193,7 @@ class _StackEmitter(RowsEmitter):
         b.call(self.attention, [record])
 
     def epsilon_of(self, b: Any, known: dict[str, Any]) -> Any:
-        """In float32."""
+        """The norm's epsilon as float32."""
         return b.fptrunc(b.bitcast(known["epsilon"], F64), F32)
 
     def filled(self, b: Any, names: tuple[str, ...], fields: dict[str, Any]) -> Any:
@@ -212,8 +211,8 @@ class _StackEmitter(RowsEmitter):
     ) -> None:  # fmt: skip
         """out = x times one of the layer's matrices; `gated` as in `cpu_linear_kernel`.
 
-        What x is must be there for all threads; they wait at the end. `following` is the matrix
-        that comes next: its layer, its name and into how many parts it is gated.
+        x must be complete for all threads; there is a barrier at the end. `following` is the matrix
+        that is used next: its layer, its name and the number of parts of its outputs.
         """
         fields = {field: layer[f"{name} {field}"] for field in ("bits", "steps", "outputs")}
         for field in ("weights", "bias", "scales"):
@@ -234,7 +233,7 @@ class _StackEmitter(RowsEmitter):
     def emit_layer(self, functions: dict[str, Any]) -> Any:
         """layer(call, layer, epsilon): x += attention of x; x += feed-forward of x.
 
-        Another layer's record lies behind this one's: what is multiplied by next.
+        The next record in memory is the next layer's, whose matrix is used next.
         """
         function, b = self.define("layer", [PTR, PTR, F32])
         call, layer, epsilon = function.args
@@ -292,7 +291,7 @@ class _StackEmitter(RowsEmitter):
     def emit_embed(self) -> Any:
         """embed(token_ids, embedding, x, rows, hidden): x[row] = embedding[token_ids[row]].
 
-        Of the rows that fall to this thread.
+        For this thread's rows.
         """
         function, b = self.define("embed", [PTR, PTR, PTR, I64, I64])
         token_ids, embedding, x, rows, hidden = function.args

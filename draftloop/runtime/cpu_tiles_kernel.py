@@ -1,4 +1,4 @@
-"""Matrix tiles (AMX) for the bfloat16 kernel of `cpu_linear`: LLVM IR, written with llvmlite.
+"""Matrix tiles (AMX) for the bfloat16 kernel of `cpu_linear`: LLVM IR, built with llvmlite.
 
 One instruction multiplies 16 rows by 16 outputs along 32 values of k, so 32 rows take little longer
 than streaming the weights takes for one. Importing this module requires llvmlite.
@@ -38,12 +38,12 @@ SUMS, VALUES, WEIGHTS = range(STRIP_VECTORS), 4, (5, 6, 7)
 
 
 class Tiles:
-    """Writes, into the module of the linear kernel, how it multiplies by tiles.
+    """Emits, into the module of the linear kernel, multiplication by tiles.
 
-    16 steps of a panel of weights are a tile as they lie. Rows are filled up to whole tiles; what
-    those that fill them hold never matters. The sum of an output goes on from its bias along k, 32
-    values at a time in an order that the processor fixes: as everywhere, it depends neither on
-    other rows nor on where the row is.
+    16 steps of a panel of weights form a tile as stored. Rows are padded to whole tiles; the
+    content of padding rows does not matter. The sum of an output starts from its bias and proceeds
+    along k, 32 values at a time, in an order that the processor fixes: as everywhere, it depends
+    neither on other rows nor on the row's place.
     """
 
     name, block, step_words = "tiles", BLOCK, 1
@@ -77,23 +77,23 @@ class Tiles:
         b.call(self._configure, [before])
 
     def fit(self, b: Any, steps: Any) -> Any:
-        """Whether a matrix of so many steps consists of whole tiles."""
+        """Whether a matrix of `steps` steps consists of whole tiles."""
         return b.icmp_signed("==", b.srem(steps, i64(STEPS)), i64(0))
 
     def room(self, b: Any, rows: Any) -> Any:
-        """So many rows and those that fill their last tile."""
+        """The rows, padded to whole tiles."""
         return b.mul(ceil(b, rows, i64(ROWS)), i64(ROWS))
 
     def height(self, b: Any, rows: Any) -> Any:
-        """Those of a tile."""
+        """The rows of a tile."""
         return i64(ROWS)
 
     def pack(self, b: Any, x: Any, packed: Any, rows: Any, pitch: Any, steps: Any) -> None:
-        """Lays so many steps of rows that are `pitch` words apart out in tiles."""
+        """Packs `steps` steps of rows, which are `pitch` words apart, in tiles."""
         b.call(self._pack, [x, packed, rows, pitch, steps])
 
     def multiply(self, b: Any, packed: Any, block: Block) -> None:
-        """Advances the block's sums by its part of k."""
+        """Adds the block's part of k to its sums."""
         x = at(b, packed, b.mul(block.row, i64(STEPS)), I32)
         x_pitch, pitch = b.mul(block.room, i64(STEPS)), b.mul(block.pitch, i64(4))
         arguments = [

@@ -1,7 +1,7 @@
-"""Forwards of any size in padded steps, each replayed as a CUDA graph where one can be recorded.
+"""Runs forwards of any size in padded steps, each replayed as a CUDA graph if possible.
 
-A step is some hundreds of kernels of a few microseconds; started one by one from Python, each would
-take longer to start than to run.
+A step consists of hundreds of kernels of a few microseconds each. Launched one by one from Python,
+they would take longer to launch than to run.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from draftloop.runtime.trial import said_by
 
 log = logs.get(__name__)
 
-ROWS = 128  # of a step
-WARM_UPS = 2  # before recording: kernels are compiled, and libraries get their working memory
+ROWS = 128  # per step
+WARM_UPS = 2  # before recording, so that kernels are compiled and libraries have their workspaces
 
 
 class Steps:
     """Runs batches in padded steps. Used from one thread at a time.
 
-    After `record` they are replayed; before it every kernel is started from here, with equal bits.
+    After `record`, steps are replayed; before, each kernel is launched from Python. Results are bit
+    for bit the same.
     """
 
     def __init__(self, step: PaddedStep, device: torch.device) -> None:
@@ -38,12 +39,12 @@ class Steps:
 
     @property
     def recorded(self) -> bool:
-        """Whether steps are replayed."""
+        """Whether steps are replayed as CUDA graphs."""
         return isinstance(self._body, _Replay)
 
     @torch.inference_mode()
     def warm_up(self) -> None:
-        """Runs steps of padding alone; raises whatever a kernel that cannot be had raises."""
+        """Runs steps of padding only; raises what unavailable kernels raise."""
         with on_device(self._device):
             for _ in range(WARM_UPS):
                 self._step.head(self._step.body())
@@ -52,7 +53,7 @@ class Steps:
 
     @torch.inference_mode()
     def record(self) -> bool:
-        """Has steps replayed from now on; False, and a line in the log, where that cannot be."""
+        """Records CUDA graphs, replayed from now on; if impossible, logs that and returns False."""
         try:
             with on_device(self._device):
                 body = _Replay(self._step.body)
@@ -65,9 +66,9 @@ class Steps:
         return True
 
     def run(self, batch: Batch, rows: Sequence[int]) -> Tensor:
-        """The logits of some rows, ascending; float32 [rows, vocabulary]; stores keys and values.
+        """Runs a batch; returns the logits of `rows` (ascending), float32 [rows, vocabulary].
 
-        Under `torch.inference_mode`.
+        To be called under `torch.inference_mode`.
         """
         planned, wanted = plan(batch, self._inputs.width), np.array(rows, np.int32)
         said = []
@@ -76,16 +77,16 @@ class Steps:
                 first, stop = np.searchsorted(wanted, (start, start + self._inputs.rows))
                 self._inputs.write(planned, start, wanted[first:stop] - start)
                 hidden = self._body()
-                if stop > first:  # the next step writes over what this one leaves
+                if stop > first:  # read now, as the next step overwrites the hidden states
                     chosen = self._inputs.wanted[: stop - first]
                     said.append(self._head(hidden).index_select(0, chosen).float())
         return said[0] if len(said) == 1 else torch.cat(said)
 
 
 class _Replay:
-    """A function without arguments as a CUDA graph; `result` is what it returns, every time.
+    """A function without arguments as a CUDA graph; every replay writes to `result`.
 
-    Raises RuntimeError where the function does what cannot be recorded.
+    Raises RuntimeError if the function cannot be recorded.
     """
 
     def __init__(self, function: Callable[[], Tensor]) -> None:
@@ -95,7 +96,7 @@ class _Replay:
             function()
         torch.cuda.current_stream().wait_stream(stream)
         self._graph = torch.cuda.CUDAGraph()
-        # another model of this process may be at work on another thread meanwhile
+        # another thread of this process may be running another model meanwhile
         with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
             self.result = function()
 
@@ -105,13 +106,13 @@ class _Replay:
 
 
 def on_device(device: torch.device) -> AbstractContextManager[object]:
-    """Triton starts its kernels on the thread's device, whatever the tensors' is."""
+    """Selects the device: Triton launches on the thread's current one, not on the tensors'."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def steps_for(make: Callable[[Inputs], PaddedStep], width: int, device: torch.device) -> Steps:
-    """Steps of ROWS rows with draft nodes as deep as `width`, recorded where that can be."""
-    with on_device(device):  # or a context on the first GPU would take memory there, too
+    """Steps of ROWS rows, for draft nodes up to depth `width`, recorded if possible."""
+    with on_device(device):  # else a context on the first GPU would take memory there, too
         steps = Steps(make(Inputs(ROWS, max(width, 1), device)), device)
     steps.warm_up()
     if device.type == "cuda":

@@ -1,7 +1,7 @@
-"""What the rows of a padded step are: one table of integers that goes up in one copy.
+"""The inputs of a padded step: one table of integers, copied to the device at once.
 
-A row sees its text by position: the committed rows of its slot, whose number is their position, and
-then, for a node of a draft, its ancestors and itself, wherever behind them they are stored.
+A row attends to its text by position: to the committed rows of its slot, whose index is their
+position, and, for a draft node, to its ancestors and itself, wherever they are stored after them.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from torch import Tensor
 
 from draftloop.runtime.forward import Batch, Segment
 
-# Of the table, one column a row of the step. `WANTED` holds the rows whose logits are wanted.
+# Fields of the table, which has a column per row of the step. WANTED: rows whose logits are wanted.
 TOKEN, SLOT, STORED, SEEN, PREFIX, WANTED = range(6)
 FIELDS = 6
-# A row of padding sees nothing and is stored nowhere.
+# A padding row attends to nothing and is not stored.
 PADDING = np.array([[0], [0], [-1], [0], [0], [0]], np.int32)
-# Copies that may be under way at once.
+# Maximum number of copies in flight.
 IN_FLIGHT = 4
 
 Numbers = npt.NDArray[np.int32]
@@ -31,7 +31,7 @@ Numbers = npt.NDArray[np.int32]
 class Plan:
     """A batch's rows: table [PREFIX + 1, rows], and paths [nodes, width] of the rows `nodes`.
 
-    A path holds the places in the slot of a node's ancestors, from the root on, and its own.
+    A path holds the rows in the slot of a node's ancestors, from the root on, and of itself.
     """
 
     table: Numbers
@@ -40,7 +40,7 @@ class Plan:
 
 
 def plan(batch: Batch, width: int) -> Plan:
-    """Where all rows of a batch are stored and what they see; `width`: of the longest path."""
+    """Where a batch's rows are stored and what they attend to; `width`: maximum path length."""
     table = np.empty((WANTED, len(batch.token_ids)), np.int32)
     table[TOKEN] = batch.token_ids
     table[SEEN] = batch.positions
@@ -52,7 +52,7 @@ def plan(batch: Batch, width: int) -> Plan:
         mine[STORED] = np.arange(segment.stored_from, segment.stored_to)
         mine[PREFIX] = segment.committed
         if segment.mask is None or segment.stored_to == segment.committed:
-            mine[PREFIX] = segment.stored_to  # all rows lie where their positions say
+            mine[PREFIX] = segment.stored_to  # the index of every row is its position
         else:
             rows, path = _paths(segment, segment.mask[:, segment.committed :], width)
             nodes.append(rows)
@@ -76,7 +76,7 @@ def _paths(
 
 
 class Inputs:
-    """The tensors that a step reads, always the same ones: int32 [rows], paths [rows, width]."""
+    """The tensors that each step reads, at fixed addresses: int32 [rows], paths [rows, width]."""
 
     def __init__(self, rows: int, width: int, device: torch.device) -> None:
         self.rows, self.width = rows, width
@@ -94,9 +94,9 @@ class Inputs:
         return np.empty((0, self.width), np.int32)
 
     def write(self, plan: Plan, start: int, wanted: Sequence[int] | Numbers = ()) -> None:
-        """Sends up the plan's rows from `start` on, as many as there is room for; the rest pads.
+        """Copies the plan's rows from `start` on to the device, as many as fit; pads the rest.
 
-        `wanted`: rows of the step.
+        `wanted`: rows of the step whose logits are wanted.
         """
         self._turn = (self._turn + 1) % IN_FLIGHT
         host = self._hosts[self._turn]
@@ -117,7 +117,7 @@ class Inputs:
 
 
 class _Host:
-    """A table in memory that a device copies from while this thread goes on."""
+    """A host table, pinned for GPUs, that is copied to the device asynchronously."""
 
     def __init__(self, like: Tensor) -> None:
         pinned, self._device = like.is_cuda, like.device
@@ -126,13 +126,13 @@ class _Host:
         self._sent = torch.cuda.Event() if pinned else None
 
     def free(self) -> Numbers:
-        """The table, once it was copied."""
+        """The table, after waiting for its last copy to complete."""
         if self._sent is not None:
             self._sent.synchronize()
         return self._values
 
     def send(self, to: Tensor, used: int) -> None:
-        """Begins to copy its first values."""
+        """Starts copying the first `used` values."""
         to[:used].copy_(self._tensor[:used], non_blocking=True)
-        if self._sent is not None:  # an event is its first stream's device's for good
+        if self._sent is not None:  # an event stays bound to the device of its first stream
             self._sent.record(torch.cuda.current_stream(self._device))

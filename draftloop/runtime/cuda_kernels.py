@@ -1,8 +1,8 @@
-"""Triton kernels of a padded step: what lies between the matrices of a decoder, row by row.
+"""Triton kernels of a padded step: the operations between the matrices of a decoder, row by row.
 
 Importing this module requires Triton. Every program computes one row, or one head of one, in an
-order that is fixed by the model's sizes and the row's position alone: its bits depend neither on
-the rows beside it nor on its place among them. Triton wants all constants as arguments.
+order that depends only on the model's sizes and the row's position. So its bits depend neither on
+the other rows nor on its place among them. Triton requires all constants as arguments.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def add_and_norm(
     PADDED: tl.constexpr,
     ADDED: tl.constexpr,
 ) -> None:
-    """x [rows, WIDTH] += delta; out: x by the root of its mean square. One program a row."""
+    """x [rows, WIDTH] += delta; out: RMSNorm of x. One program per row."""
     place = tl.arange(0, PADDED)
     inside = place < WIDTH
     at = tl.program_id(0) * WIDTH + place
@@ -126,9 +126,9 @@ def attend_in_parts(
 ) -> None:  # fmt: skip
     """A part of one row's attention in one group of heads. Programs: rows, key heads, parts.
 
-    A row's keys are counted by their positions in its text, wherever in the slot they lie; block b
-    of these falls to part b % PARTS. sums: [rows, KEYS * GROUP, PARTS, DIM], tops and totals the
-    same without DIM, all float32, written where the part has a block.
+    A row's keys are ordered by position, wherever in the slot they are stored; block b of them
+    belongs to part b % PARTS. sums: [rows, KEYS * GROUP, PARTS, DIM]; tops (maxima) and totals
+    (sums of weights): the same without DIM. All are float32, and written if the part has a block.
     """
     row, head, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     stop = tl.load(seen + row)
@@ -186,7 +186,7 @@ def join_parts(
     BLOCK: tl.constexpr,
     PARTS: tl.constexpr,
 ) -> None:
-    """out [rows, HEADS, DIM] of the parts that have a block; 0 for a row that sees nothing."""
+    """Combines the parts that have a block to out [rows, HEADS, DIM]; 0 for padding rows."""
     row, head = tl.program_id(0), tl.program_id(1)
     stop = tl.load(seen + row)
     start = tl.maximum(stop - window, 0) // BLOCK

@@ -1,4 +1,4 @@
-"""What a padded step does between matrices, on tensors: calls of `cuda_kernels`.
+"""The operations of a padded step between matrices, on tensors: calls of `cuda_kernels`.
 
 Importing this module requires Triton.
 """
@@ -15,14 +15,14 @@ from draftloop.runtime import cuda_kernels as kernels
 from draftloop.runtime.cpu_stack import StackShape
 from draftloop.runtime.cuda_inputs import Inputs
 
-GATED = 1024  # values of a program
-WIDE = 2048  # values of a row for which a program has eight warps instead of four
-# Of attention: keys of a block, by the bytes of a value; and parts of a row's keys.
+GATED = 1024  # values per program
+WIDE = 2048  # wider rows get eight warps per program instead of four
+# For attention: keys per block, by the bytes of a value; and parts that a row's keys are split in.
 BLOCKS = {2: 64, 4: 32}
 PARTS, MANY_PARTS, LONG = 4, 16, 4096
 LEAST_GROUP = 16  # rows of a tensor core's tile
-WIDE_HEAD = 128  # dimensions of a head up to which four warps have room for it
-EVERYTHING = 1 << 30  # a window that hides nothing
+WIDE_HEAD = 128  # heads with more dimensions get eight warps instead of four
+EVERYTHING = 1 << 30  # a window that masks nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class CacheLayer:
 
 
 def add_and_norm(x: Tensor, delta: Tensor | None, weight: Tensor, epsilon: float) -> Tensor:
-    """Adds delta to x [rows, width] in place; returns x by the root of its mean square."""
+    """Adds delta to x [rows, width] in place; returns its RMSNorm."""
     rows, width = x.shape
     out = torch.empty_like(x)
     kernels.add_and_norm[(rows,)](
@@ -81,7 +81,7 @@ def turn_and_store(
 def attend(
     queries: Tensor, inputs: Inputs, layer: CacheLayer, shape: StackShape, window: int | None
 ) -> Tensor:
-    """[rows, heads * dim]: every row sees what `inputs` says, itself included; padding gets 0."""
+    """Attention output [rows, heads * dim], visibility as in `inputs`; 0 for padding rows."""
     rows, heads, dim = queries.shape
     parts = PARTS if layer.keys.shape[2] <= LONG else MANY_PARTS
     block, dims = BLOCKS[queries.element_size()], max(16, triton.next_power_of_2(dim))

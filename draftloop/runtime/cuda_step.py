@@ -1,9 +1,9 @@
-"""One step of a decoder with a fixed number of rows, most often mostly padding, on a GPU.
+"""A decoder step with a fixed number of rows, usually most of them padding, on a GPU.
 
-cuBLAS picks a kernel, and with it an order of additions, by the shape of a product. Where every
-product of every step has the same shape, a row's bits depend on its text alone: decoded by itself,
-in a draft, with other sessions or in any piece of a prompt. Up to some two hundred rows cost what
-one costs, since reading the weights takes longer than computing. See
+cuBLAS chooses a kernel, and with it an order of additions, by the shape of a product. If every
+product of every step has the same shape, a row's bits depend on its text only, whether it is
+decoded alone, in a draft, with other sessions or in any chunk of a prompt. Up to about two hundred
+rows cost the same as one, as reading the weights takes longer than computing. See
 docs/decisions/0028-padded-steps-on-gpus.md.
 """
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 class PaddedStep:
-    """Reads `inputs`, which hold its rows, and nothing else that changes from step to step.
+    """A step whose only changing input is `inputs`, the rows.
 
-    So that a CUDA graph can be recorded of it: nothing in it waits for the device or depends on a
-    number that is known there alone.
+    This allows recording it as a CUDA graph: nothing in it waits for the device or depends on
+    values that only the device knows.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class PaddedStep:
         self._cached = [CacheLayer(*pair) for pair in zip(cache.keys, cache.values, strict=True)]
 
     def body(self) -> Tensor:
-        """What comes out of the last layer, normed: [rows, hidden]; stores keys and values."""
+        """Runs all layers and the last norm: [rows, hidden]; stores keys and values."""
         frame, epsilon = self._frame, self._shape.epsilon
         x = functional.embedding(self.inputs.tokens, frame.embedding)
         delta: Tensor | None = None
@@ -56,11 +56,11 @@ class PaddedStep:
         return cuda_rows.add_and_norm(x, delta, frame.last_norm, epsilon)
 
     def head(self, hidden: Tensor) -> Tensor:
-        """Logits [rows, vocabulary] in the model's own format."""
+        """Logits [rows, vocabulary] in the model's dtype."""
         return multiplied(hidden, self._frame.head)
 
     def _layer(self, x: Tensor, delta: Tensor | None, layer: Layer, cached: CacheLayer) -> Tensor:
-        """Adds delta and what attention makes of x to it, in place; returns what is still to add"""
+        """Adds delta and the attention output to x, in place; returns the next delta."""
         frame, shape, inputs = self._frame, self._shape, self.inputs
         normed = cuda_rows.add_and_norm(x, delta, layer.first_norm, shape.epsilon)
         joined = multiplied(normed, layer.before_attention)

@@ -1,7 +1,7 @@
-"""Compiled: top-k, top-p and min-p on a processor, without a sort of the vocabulary.
+"""Compiled: top-k, top-p and min-p on a CPU, without sorting the vocabulary.
 
-Tokens are of one size whose weights agree in exponent and first bits. What the likelier sizes leave
-room for is decided by sums over sizes; only tokens of the one size in doubt are sorted.
+Tokens are grouped into sizes: those of one size have weights with the same exponent and first bits.
+Sums over sizes show in which size the limit lies; only the tokens of that size are sorted.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Floats32 = npt.NDArray[np.float32]
 Words = npt.NDArray[np.int32]
 Cuts = npt.NDArray[np.float64]
 
-TEMPERATURE, TOP_K, TOP_P, MIN_P = 0, 1, 2, 3  # of `Cuts`; empty ones cut nothing off
+TEMPERATURE, TOP_K, TOP_P, MIN_P = 0, 1, 2, 3  # indices of `Cuts`; empty `Cuts` filter nothing
 NO_CUTS: Cuts = np.zeros(0)
 
 BITS_BELOW = 20
-SIZES = (0x3F800000 >> BITS_BELOW) + 1  # the greatest weight is 1
+SIZES = (0x3F800000 >> BITS_BELOW) + 1  # as the greatest weight is 1.0
 LEAST_POWER, MOST_FACTOR = np.float32(-126), 3e38
 A, B, C, D, E, F, G = (np.float32(each) for each in EXP2)
 LOG2_E = math.log2(math.e)
@@ -31,7 +31,7 @@ HALF, EXPONENT = np.float32(0.5), np.float32(1 << 23)
 
 
 class Scratch(NamedTuple):
-    """Room for one row: weights, their bits in the same place, exponents, tokens of one size."""
+    """Buffers for one row: weights; the same memory as bits; exponents; weights of one size."""
 
     weights: Floats32
     bits: Words
@@ -40,22 +40,22 @@ class Scratch(NamedTuple):
 
 
 def scratch(vocabulary: int) -> Scratch:
-    """For rows of so many tokens."""
+    """Buffers for rows of `vocabulary` tokens."""
     weights, likely = np.empty((2, vocabulary), np.float32)
     return Scratch(weights, weights.view(np.int32), np.empty(vocabulary, np.int32), likely)
 
 
 @compiled
 def cut_off(logits: Floats32, cuts: Cuts, known: Scratch) -> None:
-    """Writes -inf over what `cuts` leave out of every row [rows, vocabulary].
+    """Writes -inf over the tokens that `cuts` exclude, in every row [rows, vocabulary].
 
-    Of tokens that are equally likely top-p keeps the lower ids, top-k all. The likeliest stays, and
-    so does all of a row that holds NaN or +inf.
+    Of equally likely tokens at the limit, top-p keeps the lower ids and top-k keeps all. The
+    likeliest token always stays. Rows that hold NaN or +inf are unchanged.
     """
     for place in range(len(logits)):
         row = logits[place]
         if boundless(row):
-            continue  # such weights have no size
+            continue  # its weights cannot be computed
         weigh(row, cuts[TEMPERATURE], known)
         least_of_k = np.float32(0)
         if 0 < cuts[TOP_K] < len(row):
@@ -74,7 +74,7 @@ def cut_off(logits: Floats32, cuts: Cuts, known: Scratch) -> None:
 
 @compiled
 def boundless(row: Floats32) -> int:
-    """How many of a row are NaN or +inf; 1 where all are -inf, so that nothing is left to cut."""
+    """Number of NaN and +inf in a row; 1 if all are -inf, as there is nothing to filter then."""
     count = possible = 0
     for logit in row:
         count += not logit < np.inf
@@ -84,14 +84,14 @@ def boundless(row: Floats32) -> int:
 
 @vectorised
 def keep_from(row: Floats32, weights: Floats32, least: np.float32) -> None:
-    """Cuts off what weighs less."""
+    """Writes -inf over tokens whose weight is less than `least`."""
     for token in range(len(row)):
         row[token] = row[token] if weights[token] >= least else -np.inf
 
 
 @vectorised
 def weigh(row: Floats32, temperature: float, known: Scratch) -> None:
-    """exp((logit - most) / temperature) of every token, by powers of two."""
+    """Computes the weights, exp((logit - most) / temperature), by powers of two."""
     most = row[0]
     for logit in row:
         most = max(most, logit)
@@ -109,7 +109,7 @@ def weigh(row: Floats32, temperature: float, known: Scratch) -> None:
 
 @compiled
 def least_of(known: Scratch, count: int) -> np.float32:
-    """The weight of the token number `count`, from the likeliest on."""
+    """The weight of the `count`-th likeliest token, counted from 1."""
     counts = np.zeros(SIZES, np.int64)
     for word in known.bits:
         counts[word >> BITS_BELOW] += 1
@@ -124,12 +124,12 @@ def least_of(known: Scratch, count: int) -> np.float32:
 
 @compiled
 def nucleus(known: Scratch, top_p: float, least: np.float32) -> tuple[np.float32, int]:
-    """The least weight that top-p keeps of the tokens from `least` on, and how many of it go.
+    """The least weight that top-p keeps, and how many tokens of exactly that weight it excludes.
 
-    0 where all are kept.
+    Considers tokens with a weight of at least `least`. Returns 0, 0 if all are kept.
     """
     masses, total = np.zeros(SIZES), 0.0
-    # All tokens below it are less than half of what goes.
+    # All tokens below the floor together have less than half of the mass that is excluded.
     floor = np.float32((1 - top_p) / (2 * len(known.weights)))
     for token in range(len(known.weights)):
         weight = known.weights[token]
@@ -141,7 +141,7 @@ def nucleus(known: Scratch, top_p: float, least: np.float32) -> tuple[np.float32
     while before + masses[size] < wanted:
         before += masses[size]
         size -= 1
-        if size < 0:  # roundings have left too little
+        if size < 0:  # due to rounding, all masses together do not reach `wanted`
             return np.float32(0), 0
     found = of_size(known, size, least)
     place, last = len(found), np.float32(0)
@@ -157,7 +157,7 @@ def nucleus(known: Scratch, top_p: float, least: np.float32) -> tuple[np.float32
 
 @compiled
 def of_size(known: Scratch, size: int, least: np.float32) -> Floats32:
-    """The weights of one size from `least` on, the least first."""
+    """The weights of one size that are at least `least`, in ascending order."""
     count = 0
     for token in range(len(known.weights)):
         if known.bits[token] >> BITS_BELOW == size and known.weights[token] >= least:

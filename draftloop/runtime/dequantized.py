@@ -1,8 +1,8 @@
-"""Checkpoints whose weights are quantized: read back into the element type that is served.
+"""Quantized checkpoints are dequantized to the served dtype when they are loaded.
 
-All that runs a model here knows plain weights: kernels, padded steps, splits, our own rounding to
-eight bits. Where a GPU is at hand transformers would keep such weights as they are and run kernels
-of its own, whose rows depend on the batch.
+Everything that runs a model here expects plain weights: kernels, padded steps, splits and our own
+quantization. On GPUs, transformers would keep quantized weights and run kernels of its own, with
+which a row's result depends on the batch.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from draftloop.model_info import GENERATION
 from draftloop.runtime.packed_weights import plain_weights
 from draftloop.runtime.stored_weights import stored_weights
 
-# What transformers can turn into plain weights while it reads them, by its `quant_method`, and the
-# version from which on it leaves nothing else behind.
+# Methods (`quant_method`) that transformers can dequantize while loading, and the version from
+# which on it does so completely.
 READ = {"fp8": (5, 17), "mxfp8": (5, 17), "mxfp4": (5, 17), "compressed-tensors": (5, 23)}
 VERSION = tuple(map(int, transformers.__version__.split(".")[:2]))
-# What it cannot, or not without a GPU, and we do before.
+# Methods that it cannot dequantize, or only with a GPU; we do it ourselves beforehand.
 PACKED = ("gptq", "awq")
 
 
 def quantized_by(config: PretrainedConfig) -> str:
-    """The `quant_method` of a checkpoint; "" where its weights are plain."""
+    """The `quant_method` of a checkpoint; "" if its weights are plain."""
     said = _quantization(config)
     return "" if said is None else str(said.get("quant_method"))
 
@@ -38,9 +38,10 @@ def quantized_by(config: PretrainedConfig) -> str:
 def prepare(
     config: PretrainedConfig, folder: Path, dtype: torch.dtype
 ) -> Mapping[str, Tensor] | None:
-    """Has `config` ask for plain weights, whatever the checkpoint has.
+    """Changes `config` so that transformers loads plain weights.
 
-    The weights, where transformers cannot read them. Raises StartupFailure where nobody can.
+    Returns the weights if transformers cannot dequantize them, else None. Raises StartupFailure if
+    the method is not supported.
     """
     said = _quantization(config)
     if said is None:
@@ -74,10 +75,10 @@ def _require_readable(method: str, folder: Path) -> None:
 
 
 def finish(network: PreTrainedModel, folder: Path) -> None:
-    """Gives all weights the network's element type, but for those that it wants in float32, and the
-    network its own generation_config.json.
+    """Casts all weights to the network's dtype, except those that it needs in float32.
 
-    What a checkpoint did not quantize keeps its own type where others are dequantized.
+    Weights that the checkpoint did not quantize have kept their own dtype until then. Also restores
+    the folder's generation_config.json.
     """
     if (folder / GENERATION).is_file():
         network.generation_config = GenerationConfig.from_pretrained(folder)
@@ -88,7 +89,7 @@ def finish(network: PreTrainedModel, folder: Path) -> None:
 
 
 def _quantization(config: PretrainedConfig) -> dict[str, Any] | None:
-    """What the configuration, or that of its text model, says of quantized weights."""
+    """The quantization_config of the configuration or of its text model; None if there is none."""
     said = (getattr(part, "quantization_config", None) for part in _parts(config))
     return next((dict(found) for found in said if found is not None), None)
 
@@ -98,7 +99,7 @@ def _parts(config: PretrainedConfig) -> tuple[PretrainedConfig, PretrainedConfig
 
 
 def _unscaled(folder: Path) -> list[str]:
-    """Weights of eight bits without their scales: they would be taken for plain numbers."""
+    """Names of 8-bit weights without scales, which would be taken for plain numbers."""
     stored = stored_weights(folder)
     scaled = {_module(name) for name in stored if "scale" in name}
     return sorted(

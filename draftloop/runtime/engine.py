@@ -1,4 +1,4 @@
-"""The engine: one thread owns the device and gathers the waiting sessions into one forward."""
+"""The engine: one thread owns the device and batches the waiting sessions into one forward."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from draftloop.tree import ServiceTimings
 
 T = TypeVar("T")
 
-# What nobody waits for is done after so long without a job, or when there is so much of it.
+# Metrics are updated after QUIET_S without a job, or once MOST_UNCOUNTED updates are due.
 QUIET_S = 0.0005
 MOST_UNCOUNTED = 64
-LONGEST_END_S = 10.0  # of what is running when the engine is to stop
+LONGEST_END_S = 10.0  # how long `stop` waits for the running forward
 NO_FORWARD = Pass(rows=0, nodes=0, nanoseconds=0)
 
 log = logs.get(__name__)
@@ -41,32 +41,32 @@ log = logs.get(__name__)
 class Engine:
     """Runs tasks (generators of forwards) on one thread.
 
-    Between forwards new tasks join and finished or cancelled ones leave; all forwards that are
-    wished for at that moment on one model, as many as fit a `Step`, run as one. `Passes` run alone.
-    `gathering` says how long a forward waits for sessions that are about to ask, `ruin` what
-    becomes of an engine whose forwards go on to fail.
+    Between forwards, new tasks join, and finished or cancelled ones leave (continuous batching).
+    The forwards wished for at that moment on one model run as one, as many as fit a `Step`.
+    `Passes` run alone. `gathering` decides how long a forward waits for sessions that are about to
+    ask, `ruin` what happens to an engine whose forwards keep failing.
     """
 
     def __init__(self, gathering: Gathering | None = None, ruin: Ruin | None = None) -> None:
-        self._ruin = ruin or Ruin(lambda *_: None)  # lives on
-        self._gathering = gathering or Gathering(lambda: cost_line(()))  # waits for nobody
+        self._ruin = ruin or Ruin(lambda *_: None)  # default: keeps running
+        self._gathering = gathering or Gathering(lambda: cost_line(()))  # default: does not wait
         self._inbox: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._active: list[Job] = []
         self._uncounted: list[Callable[[], None]] = []
         self._stopping = False
-        self._asking: Job | None = None  # whose task has the word
-        self._latest = NO_FORWARD  # what those that come in have waited for
-        self._begun: float | None = None  # when the forward that is running did
-        self.forwards = 0  # that were run: whether the engine moves
-        self._door = threading.Lock()  # nothing enters the inbox behind the word to stop
-        self._unread = 0  # of the inbox, those that ask for forwards; behind the door too
+        self._asking: Job | None = None  # the job whose task is running right now
+        self._latest = NO_FORWARD  # the last forward, which new jobs have waited for
+        self._begun: float | None = None  # start of the running forward
+        self.forwards = 0  # number run so far; shows that the engine makes progress
+        self._door = threading.Lock()  # so that nothing enters the inbox after the stop signal
+        self._unread = 0  # jobs in the inbox that need forwards; guarded by `_door` too
         self._thread = threading.Thread(target=self._run, name=engine_thread.NAME, daemon=True)
         self._thread.start()
 
     def submit(
         self, task: Task[T], timings: ServiceTimings | None = None, party: Slot | None = None
     ) -> Future[T]:
-        """Queues a task; the future ends with what it returns or raises.
+        """Queues a task; the future gets what it returns or raises.
 
         Cancelling the future stops the task before its next forward.
         """
@@ -108,14 +108,14 @@ class Engine:
 
     @property
     def forward_began(self) -> float | None:
-        """When the forward that is running did, by the monotonic clock; None between forwards."""
+        """Monotonic time at which the current forward began; None between forwards."""
         return self._begun
 
     @property
     def alone(self) -> bool:
-        """Whether no task waits beside the one that asks, and no session is worth waiting for.
+        """Whether no task but the calling one waits, and no absent session is worth waiting for.
 
-        To be asked on the engine's thread.
+        On the engine's thread only.
         """
         asking = self._asking
         others = (job for job in self._active if job is not asking)
@@ -123,17 +123,17 @@ class Engine:
         return not waits and not self._patience_ns(1, 1, besides=asking.party if asking else None)
 
     def leaves(self, slot: Slot) -> None:
-        """Takes in, on the engine's thread, that a slot's session has ended."""
+        """Records that a slot's session has ended; on the engine's thread only."""
         self._gathering.gone(slot)
 
     def _patience_ns(self, waiting: int, rows: int, besides: Slot | None = None) -> float:
         return self._gathering.patience_ns(waiting, rows, time.perf_counter_ns(), besides)
 
     def stop(self, *, waits: bool = True) -> None:
-        """Ends the thread; tasks under way fail with Unavailable.
+        """Ends the thread; running tasks fail with Unavailable.
 
-        Not before what is called on it returns. Who does not wait, or has waited for long, has to
-        end the process: see `draftloop.rpc.role`.
+        The thread ends only after the current forward or function has returned. A caller that does
+        not wait, or has waited LONGEST_END_S in vain, must end the process (`draftloop.rpc.role`).
         """
         with self._door:
             self._stopping = True
@@ -149,7 +149,7 @@ class Engine:
                 wishes = self._next_batch()
                 if wishes:
                     self._step(wishes)
-        except BaseException as error:  # whoever waits for this thread would wait for ever
+        except BaseException as error:  # else callers would wait for this thread forever
             log.exception("the engine's thread ends")
             with self._door:
                 self._stopping = True
@@ -159,7 +159,10 @@ class Engine:
             self._abandon(Unavailable("the engine is stopping"))
 
     def _admit(self) -> bool:
-        """Takes in what is queued, waiting only if there is nothing else to do, or it pays."""
+        """Starts the queued jobs, and waits for more if there is nothing else to do or it pays.
+
+        Returns False if the engine is to stop.
+        """
         while True:
             try:
                 job = self._take()
@@ -179,7 +182,7 @@ class Engine:
                     self._count(functools.partial(metrics.ENGINE_QUEUE_TIME.observe, queued / 1e9))
 
     def _take(self) -> Job | None:
-        """The next of the inbox. Raises queue.Empty where there is something else to do."""
+        """The next job in the inbox. Raises queue.Empty if there is something else to do."""
         if self._active:
             return self._gathered()
         with contextlib.suppress(queue.Empty):
@@ -188,7 +191,10 @@ class Engine:
         return self._inbox.get()
 
     def _gathered(self) -> Job | None:
-        """The next of the inbox, if need be of somebody who is worth waiting for."""
+        """The next job in the inbox; waits for a session that is worth waiting for.
+
+        Raises queue.Empty if none came.
+        """
         if not self._inbox.empty() or not self._gathering.anybody_away:
             return self._inbox.get_nowait()
         waiting = [job for job in self._active if job.wish is not None]
@@ -204,7 +210,7 @@ class Engine:
                 job.timings.queue_ns += waited
 
     def _count(self, count: Callable[[], None]) -> None:
-        """Later: behind the answers that somebody waits for."""
+        """Defers a metrics update until no answer is being waited for."""
         self._uncounted.append(count)
         if len(self._uncounted) >= MOST_UNCOUNTED:
             self._count_all()
@@ -229,7 +235,7 @@ class Engine:
             if job.wish.renewed is not None:
                 try:
                     job.wish = job.wish.renewed()
-                except Exception as error:  # of a device, which copies what others have computed
+                except Exception as error:  # the device failed to copy rows of other sessions
                     self._fail_all([job], error)
                     continue
             step = step or Step(job.wish)
@@ -254,7 +260,7 @@ class Engine:
         self._ruin.passed()
         self.forwards += len(done)
         self._latest = done[-1] if done else NO_FORWARD
-        # Those that were served go to the back, so that a full step starves nobody.
+        # Served jobs go to the back, so that a full step starves none.
         self._active = [job for job in self._active if job not in batch] + batch
         elapsed = sum(forward.nanoseconds for forward in done)
         behind = sum(job.wish is not None for job in self._active) - len(batch) + self._unread
@@ -276,16 +282,16 @@ class Engine:
             _settle(job.outcome, finished.value)
         except Exception as error:
             self._fail(job, error)
-            if ruins_the_device(error):  # what tokens are chosen with runs there, too
+            if ruins_the_device(error):  # sampling runs on the device, too
                 self._ruin.failed(error)
-        except BaseException as error:  # a panic in Rust is no Exception, but one session's alone
+        except BaseException as error:  # a panic in Rust is no Exception; it fails one session
             job.context.run(log.exception, "a task ended with what is no exception")
             self._fail(job, RuntimeError(f"{type(error).__name__}: {error}"))
         self._asking = None
         self._note(job, served)
 
     def _note(self, job: Job, served: Wish | None) -> None:
-        """Lets the gathering know who has come and who has been served."""
+        """Tells the gathering which sessions have asked and which have been answered."""
         if served is None and job.wish is not None:
             job.party = job.party or job.wish.slot
             self._gathering.asked(job.party, _rows(job.wish), job.submitted_ns)
@@ -293,7 +299,7 @@ class Engine:
             self._gathering.answered(job.party, time.perf_counter_ns())
 
     def _fail_all(self, batch: Sequence[Job], error: Exception) -> None:
-        """Takes in that a forward failed, or what it begins with."""
+        """Fails the jobs of a batch whose forward, or copying of rows before it, failed."""
         metrics.FORWARD_FAILURES.inc()
         for job in batch:
             self._fail(job, error)
@@ -315,12 +321,12 @@ class Engine:
 
 
 def _rows(wish: Wish | None) -> int:
-    """New tokens of a wish; of forwards that are not laid out yet nobody knows."""
+    """Number of new tokens of a wish; 1 for `Passes`, whose forwards are not known yet."""
     return wish.rows if isinstance(wish, Forward) else 1
 
 
 def _book(job: Job, elapsed: int, last: Pass) -> None:
-    """What the last forward held, and what others' prompts took of the time of all."""
+    """Adds to a job's timings the last forward's rows, and the time spent on others' prompts."""
     own = prompt_tokens(job.wish) if isinstance(job.wish, Forward) else 0
     job.timings.batch_rows, job.timings.prompt_rows = last.rows, last.prompt_rows
     job.timings.prompts = last.prompts
@@ -328,7 +334,7 @@ def _book(job: Job, elapsed: int, last: Pass) -> None:
 
 
 def _run(batch: Sequence[Job]) -> tuple[Sequence[Pass], Sequence[Tensor | None]]:
-    """The forwards that were run, one for all jobs or several for the only one, and the logits."""
+    """Runs one forward for all jobs, or the `Passes` of the only one; returns passes and logits."""
     first = batch[0].wish
     if isinstance(first, Passes):
         return first.model.run(first), [None]
@@ -345,7 +351,7 @@ def _run(batch: Sequence[Job]) -> tuple[Sequence[Pass], Sequence[Tensor | None]]
 def _close(task: Task[Any]) -> None:
     try:
         task.close()
-    except BaseException:  # its own clean-up failed; the engine and the others go on
+    except BaseException:  # the task's own clean-up failed; the engine and other tasks go on
         log.exception("a task failed while it was being closed")
 
 
@@ -355,6 +361,6 @@ def _settle(outcome: Outcome, value: Any) -> None:
 
 
 def _as_task(function: Callable[[], T]) -> Task[T]:
-    """A task that wants no forward."""
+    """A task that needs no forward."""
     yield from ()
     return function()

@@ -1,4 +1,4 @@
-"""Powers of two by a polynomial, which processors compute for a whole vector at a time."""
+"""A polynomial for powers of two, which processors can evaluate for whole vectors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Top-k, top-p and min-p: which tokens are left to choose from."""
+"""Top-k, top-p and min-p: which tokens may be sampled."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from draftloop.request import SamplingParameters
 from draftloop.runtime.choices import EXCLUDED
 from draftloop.runtime.cutting import NO_CUTS, Cuts, Scratch, cut_off, scratch
 
-WHOLE = 2.0**40  # the weight of the likeliest token, as a whole number
+WHOLE = 2.0**40  # the weight of the likeliest token, as an integer
 
 
 class Filters:
-    """Of one session: cuts off by top-k, then top-p, then min-p; the likeliest token stays."""
+    """The filters of one session: top-k, then top-p, then min-p; the likeliest token stays."""
 
     def __init__(self, parameters: SamplingParameters, vocabulary_size: int) -> None:
         self._parameters = parameters
@@ -26,7 +26,7 @@ class Filters:
             self.cuts = np.array((parameters.temperature, *kept), np.float64)
 
     def applied(self, logits: Tensor) -> Tensor:
-        """Logits [rows, vocabulary] before the temperature; -inf over what is cut off after it."""
+        """The logits [rows, vocabulary], unscaled, with -inf for tokens excluded at temperature."""
         if not len(self.cuts):
             return logits
         if not logits.is_cpu:
@@ -39,12 +39,12 @@ class Filters:
 
 
 def _outside(logits: Tensor, parameters: SamplingParameters) -> Tensor:
-    """Where what is cut off is, on a device that has operations of torch alone.
+    """bool [rows, vocabulary]: the tokens to exclude; by torch operations, for any device.
 
-    Every row by itself: torch adds floating numbers in an order that depends on how many rows there
-    are, so what is added are whole numbers.
+    Sums are over integers, because torch adds floating-point numbers in an order that depends on
+    the number of rows, and a row's result must not depend on the others.
     """
-    # From the maximum down, so that a tiny temperature cannot overflow to +inf.
+    # Relative to the maximum, so that a tiny temperature cannot overflow to +inf.
     top = logits.amax(dim=-1, keepdim=True)
     logits = (logits - top) / parameters.temperature
     if 0 < parameters.top_k < logits.shape[-1]:

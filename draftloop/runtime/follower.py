@@ -1,6 +1,6 @@
-"""`python -m draftloop.runtime.follower`: a rank that does as the leader of a split model says.
+"""`python -m draftloop.runtime.follower`: a rank that follows the leader of a split model.
 
-What it is told comes through its standard input; when there is no more, it ends.
+Orders come through its standard input; at its end, the process ends.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from draftloop.runtime.model import LanguageModel
 from draftloop.runtime.orders import Order
 
 FAILED = 1  # exit status of any rank
-LOOK_S = 0.5  # between two looks whether the leader is there
+LOOK_S = 0.5  # interval of the checks whether the leader still exists
 
 log = logs.get(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Enlistment:
-    """The first that a follower is told: its part, and where and whom to follow."""
+    """The first message to a follower: its options, the leader's port and process."""
 
     options: ModelOptions
     port: int
@@ -43,7 +43,7 @@ class Enlistment:
 
 def follow(orders: Connection) -> NoReturn:
     """Loads this rank's part of the model and carries out orders until there are no more."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # whoever leads ends this process, too
+    for number in (signal.SIGINT, signal.SIGTERM):  # the leader ends this process
         signal.signal(number, signal.SIG_IGN)
     enlistment = cast(Enlistment, orders.recv())
     threading.Thread(target=_end_with, args=(enlistment.leader,), daemon=True).start()
@@ -65,13 +65,13 @@ def follow(orders: Connection) -> NoReturn:
 
 @torch.inference_mode()
 def _carry_out(orders: Connection, model: LanguageModel) -> NoReturn:
-    """Raises EOFError when no more come."""
+    """Carries out orders; raises EOFError when there are no more."""
     while True:
         cast(Order, orders.recv()).carry_out(model)
 
 
 def _end_with(leader: int) -> NoReturn:
-    """Also from the middle of a forward, in which it would wait for the leader."""
+    """Ends the process when the leader is gone, even inside a forward that would wait for it."""
     while os.getppid() == leader:
         time.sleep(LOOK_S)
     os._exit(FAILED)

@@ -1,4 +1,4 @@
-"""What a session asks of the model, and how the model lays several such wishes out."""
+"""The forward that a session requests, and how several are laid out in one batch."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Forward:
-    """New tokens of one session: first committed ones in a row, then nodes of its draft tree.
+    """New tokens of one session: first committed ones in sequence, then nodes of its draft tree.
 
-    `node_parents` index the slot's pending rows (-1: the last committed token). The answer is the
-    logits of the rows from `logits_from` on: [rows, vocabulary], float32.
+    `node_parents` index the slot's pending rows (-1: the last committed token). The result is the
+    logits of the rows from `logits_from` on, float32 [rows, vocabulary].
     """
 
     model: LanguageModel
@@ -33,9 +33,9 @@ class Forward:
     node_token_ids: Sequence[int] = ()
     node_parents: Sequence[int] = ()
     logits_from: int = 0
-    left: int = 0  # committed tokens of a prompt that are still to be run, these included
-    # Asked once the forward is about to run: the same wish behind rows that other sessions have
-    # computed while it waited. None where it is too short for that to matter.
+    left: int = 0  # committed tokens of a prompt that are still to be run, including these
+    # Called just before the forward runs: copies rows that other sessions have computed while it
+    # waited, and returns the forward that is then needed. None if it is too short to matter.
     renewed: Callable[[], Forward] | None = None
 
     @property
@@ -51,26 +51,26 @@ Task = Generator[Wish, Tensor, T]
 
 @dataclass(slots=True)
 class Segment:
-    """The place of one Forward in a batch: its rows, where they are stored, what they see."""
+    """The place of one Forward in a batch: its rows, where they are stored, what they attend to."""
 
     slot: int
     start: int
     stop: int
     stored_from: int
     stored_to: int
-    # [rows, stored_to] or None where the rows see everything before and, in a row, themselves
+    # [rows, stored_to]; None if rows attend to all earlier rows and, causally, to one another
     mask: Mask | None
     causal: bool
-    committed: int  # stored rows that hold the position of their number
-    pending_depths: list[int]  # of the others, from 1
-    # what attention derives from these once for all layers, by the layer's sliding window
+    committed: int  # number of stored rows whose index is their position
+    pending_depths: list[int]  # depths of the other stored rows, from 1
+    # derived once by attention for all layers, by the layer's sliding window
     windowed_masks: dict[int, Mask] = field(default_factory=dict)
     biases: dict[int | None, npt.NDArray[np.float32]] = field(default_factory=dict)
     masks_on_device: dict[int | None, Tensor] = field(default_factory=dict)
 
     @property
     def stored_positions(self) -> npt.NDArray[np.int64]:
-        """[stored_to] absolute position of every stored row; those of the new rows come last."""
+        """[stored_to]: absolute position of every stored row; the new rows come last."""
         depths = np.array(self.pending_depths, dtype=np.int64)
         before = np.arange(self.committed, dtype=np.int64)
         return np.concatenate([before, self.committed - 1 + depths])
@@ -85,7 +85,7 @@ class Segment:
 
 @dataclass(slots=True)
 class Batch:
-    """Several Forwards laid out in one row of tokens."""
+    """Several Forwards laid out as one sequence of tokens."""
 
     token_ids: list[int]
     positions: list[int]
@@ -131,7 +131,7 @@ def _segment(forward: Forward, start: int) -> Segment:
 
 
 def _mask(forward: Forward, stored_from: int) -> Mask | None:
-    """Which stored rows every new row sees: [rows, stored_from + rows]; None where all see all."""
+    """Which stored rows each new row attends to, [rows, stored_from + rows]; None if all."""
     slot, committed = forward.slot, len(forward.committed_token_ids)
     nodes = len(forward.node_token_ids)
     if committed + nodes == 1 and slot.pending == nodes:

@@ -1,10 +1,11 @@
-"""Whether to wait for sessions that are about to ask, so that one forward serves them too.
+"""Micro-batching: decides whether a forward waits for sessions that are about to ask.
 
-Sessions come back a few milliseconds after their answer. An engine that begins as soon as one of
-them waits runs a forward for it alone, and the others wait for the next: half of the sessions in
-every forward, where reading the weights is most of its time. So a forward waits for as many of the
-absent as make the answers a second most, by the cost curve and by when they are due; where rows
-cost what they cost together or apart, for none.
+Sessions ask again a few milliseconds after their answer. An engine that starts as soon as one of
+them asks runs a forward for it alone while the others wait for the next one. So every forward
+serves only half of the sessions, although most of its time goes into reading the weights. A forward
+therefore waits for as many absent sessions as maximize the answers per second, given the cost curve
+and the times at which the sessions are expected. If rows cost the same together as apart, it waits
+for none.
 """
 
 from __future__ import annotations
@@ -14,21 +15,22 @@ from dataclasses import dataclass
 
 from draftloop.cost_line import CostLine
 
-# Of how long a session stays away: the share of what was known before.
+# Weight of the past in the running means of a session's absence.
 MEMORY = 0.75
-# Somebody away for longer does something else: it is not waited for before it has come back again.
+# A session that was away for longer was doing something else: no forward waits for it until its
+# absence has been measured again.
 LONGEST_ABSENCE_NS = 50_000_000
-# Of the first absence that is known.
+# Initial deviation, as a share of the first measured absence.
 FIRST_DEVIATION = 0.375
-# So much more must waiting bring, in answers a second.
+# Waiting must increase the answers per second by this factor.
 CLEARLY_MORE = 1.1
-# Decisions after which the cost curve, which changes slowly, is read again.
+# The cost curve changes slowly, so it is read again only after this many decisions.
 REREAD = 256
 
 
 @dataclass(slots=True)
 class _Party:
-    """A session between its answer and its next question: how long it stays away, and its rows."""
+    """A session: how long it usually stays away between answer and next request, and its rows."""
 
     rows: int = 1
     left_ns: int = 0
@@ -38,11 +40,11 @@ class _Party:
 
     @property
     def due_ns(self) -> float:
-        """By when it is most likely back."""
+        """Time by which it is most likely back."""
         return self.left_ns + self.absence_ns + self.deviation_ns
 
     def returned(self, now: int) -> None:
-        """Takes in its return."""
+        """Updates the means when the session asks again."""
         absence = now - self.left_ns
         if absence > LONGEST_ABSENCE_NS:
             self.known = False
@@ -57,22 +59,22 @@ class _Party:
 
 
 class Gathering:
-    """Knows who is away; used from its engine's thread. Times are those of `perf_counter_ns`."""
+    """Tracks absent sessions; used on its engine's thread. Times are those of `perf_counter_ns`."""
 
     def __init__(self, read_costs: Callable[[], CostLine]) -> None:
         self._read_costs = read_costs
         self._costs: CostLine | None = None
         self._decisions = 0
         self._parties: dict[Hashable, _Party] = {}
-        self._away: dict[Hashable, _Party] = {}  # between an answer and their next question
+        self._away: dict[Hashable, _Party] = {}  # between an answer and the next request
 
     @property
     def anybody_away(self) -> bool:
-        """Whether there is somebody to wait for at all."""
+        """Whether there is any session to wait for."""
         return bool(self._away)
 
     def asked(self, party: Hashable, rows: int, now: int) -> None:
-        """Takes in that somebody waits for a forward with so many rows."""
+        """Records that a session waits for a forward with `rows` rows."""
         if party not in self._parties:
             self._parties[party] = _Party()
         known = self._parties[party]
@@ -81,29 +83,29 @@ class Gathering:
         known.rows = rows
 
     def answered(self, party: Hashable, now: int) -> None:
-        """Takes in that it got its answer, and will ask again."""
+        """Records that a session got its answer and will ask again."""
         known = self._parties.get(party)
         if known is not None:
             known.left_ns = now
             self._away[party] = known
 
     def forget(self) -> None:
-        """Takes in that nobody who was there so far will ask again."""
+        """Forgets all sessions: none of them will ask again."""
         self._parties.clear()
         self._away.clear()
 
     def gone(self, party: Hashable) -> None:
-        """Takes in that it will not ask again."""
+        """Forgets a session that will not ask again."""
         self._parties.pop(party, None)
         self._away.pop(party, None)
 
     def patience_ns(
         self, waiting: int, rows: int, now: int, besides: Hashable | None = None
     ) -> float:
-        """How long to wait for others; `waiting` sessions do so for a forward of `rows`.
+        """How long to wait for absent sessions; `waiting` ones need a forward of `rows` so far.
 
-        0 where more answers a second come from beginning at once. `besides`: is back, though its
-        question has no rows yet.
+        Returns 0 if starting at once gives more answers per second. `besides`: a session that is
+        already back although its forward is not known yet.
         """
         due = sorted(
             (known.due_ns, known.rows)

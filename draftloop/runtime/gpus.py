@@ -1,4 +1,4 @@
-"""Which GPUs there are, and why there is none."""
+"""Checks for GPUs, and explains why one is missing."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import torch
 from draftloop.errors import StartupFailure
 from draftloop.runtime.trial import said_by
 
-# NVIDIA's that Triton compiles for, by compute capability. For an older one it may abort the whole
-# process, where it should have raised an error.
+# Minimum compute capability of NVIDIA GPUs for Triton. For an older one, it may abort the whole
+# process instead of raising an error.
 COMPILED_FOR = (8, 0)
 
 
 def require_gpu(name: str) -> None:
-    """Raises StartupFailure where this machine has no GPU of this name: cuda or cuda:N."""
+    """Raises StartupFailure if this machine has no GPU of this name: cuda or cuda:N."""
     if not torch.cuda.is_available():
         raise StartupFailure(f"device: {name} is not available: {_what_is_missing()}")
     count, index = torch.cuda.device_count(), int(name.partition(":")[2] or 0)
@@ -33,13 +33,13 @@ def _what_is_missing() -> str:
         )
     try:
         torch.cuda.init()
-    except Exception as error:  # it says which: no driver, one that is too old, no device
+    except Exception as error:  # it names the cause: no driver, one that is too old, no device
         return said_by(error)
     return "torch cannot use it; take cpu"
 
 
 def require_compiled_for(device: torch.device) -> None:
-    """Raises RuntimeError where Triton does not compile for a GPU."""
+    """Raises RuntimeError if Triton does not compile for this GPU."""
     if torch.version.hip is not None:
         return
     found = torch.cuda.get_device_capability(device)

@@ -1,4 +1,4 @@
-"""How much time a grammar may take of everybody who shares the model while a text follows it."""
+"""Limits the time that a grammar may take, as all sessions of the model wait for it."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from collections.abc import Callable, Iterator
 from draftloop.grammar import Grammar
 from draftloop.grammars.text import refusal
 
-# A token takes a fraction of a millisecond as a rule, some milliseconds where it is much. Where a
-# grammar reads a text in many ways one takes a third of a second behind sixty others, and every
-# further one takes longer; no trial at the beginning of a text can tell.
+# A token usually takes a fraction of a millisecond, at worst some milliseconds. With a highly
+# ambiguous grammar, a token takes a third of a second after sixty others, and each further one
+# takes longer. A trial at the beginning of a text cannot detect that.
 AT_ONCE_S = 2.0
 EACH_S = 0.01
 TOO_SLOW = f"following it takes more than {1000 * EACH_S:g} ms a token"
 
 
 class GrammarTime:
-    """Of one output: so much at once, and for every token that is looked at a little more.
+    """Time budget of one output: AT_ONCE_S, replenished by EACH_S for every token looked at.
 
-    Of the thread that follows, so that a busy machine refuses nothing that an idle one takes.
+    Measured as the thread's CPU time, so that a busy machine refuses no more than an idle one.
     """
 
     def __init__(self, clock: Callable[[], float] = time.thread_time) -> None:
@@ -29,7 +29,7 @@ class GrammarTime:
 
     @contextlib.contextmanager
     def spent_on(self, grammar: Grammar) -> Iterator[None]:
-        """Counts what a token takes. Raises InvalidInput where that has become too much."""
+        """Charges the time inside it. Raises InvalidInput if the budget is exceeded."""
         begun = self._clock()
         yield
         self._left_s = min(AT_ONCE_S, self._left_s + EACH_S) - (self._clock() - begun)

@@ -1,7 +1,7 @@
 """Grammars over a model's vocabulary: which tokens may come next (llguidance).
 
-The mask is a part of p, the law that tokens are sampled from: the target's, so that the output is a
-text of the grammar, and as well the draft model's, so that its drafts are.
+The mask is part of the distribution p that tokens are sampled from. It is applied to the target, so
+that the output conforms to the grammar, and to the draft model, so that its drafts do too.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from draftloop.grammars.text import refusal
 from draftloop.runtime.choices import EXCLUDED
 from draftloop.runtime.grammar_time import GrammarTime
 
-MOST_KEPT = 32  # grammars; a service sees few of them again and again
+MOST_KEPT = 32  # grammars; a service typically sees a few of them repeatedly
 
 
 class Grammars:
-    """Those of one model; a matcher that was made once is copied from then on, from any thread."""
+    """Cache of the compiled grammars of one model; usable from any thread."""
 
     def __init__(self, folder: Path, vocabulary_size: int, stop_token_ids: Sequence[int]) -> None:
         self._folder = folder
@@ -40,19 +40,19 @@ class Grammars:
         self._lock = threading.Lock()
 
     def knows(self, grammar: Grammar) -> bool:
-        """Whether to follow it takes no time."""
+        """Whether `follow` is immediate, as the grammar is compiled."""
         with self._lock:
             return grammar in self._kept
 
     def follow(self, grammar: Grammar) -> Follower:
-        """At the beginning of an output.
+        """A follower at the beginning of an output.
 
-        Takes up to a second for a grammar that is new and large, which is not for an event loop;
-        orchestrators have tried it. Raises InvalidInput for one that means nothing.
+        May take up to a second for a large new grammar, too long for an event loop. Raises
+        InvalidInput for an invalid grammar, though orchestrators have already tried it.
         """
         with self._lock:
             matcher = self._kept.get(grammar)
-        matcher = matcher or self._made(grammar)  # unlocked: others go on with those they know
+        matcher = matcher or self._made(grammar)  # without the lock: others need not wait
         with self._lock:
             self._kept[grammar] = matcher
             self._kept.move_to_end(grammar)
@@ -72,7 +72,7 @@ class Grammars:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """Raises ValueError where the tokenizer does not do."""
+        """The model's vocabulary. Raises ValueError if its tokenizer is not supported."""
         if self._vocabulary is None:
             made = Vocabulary(self._folder, self.vocabulary_size, self.stop_token_ids)
             self._vocabulary = self._vocabulary or made
@@ -93,30 +93,30 @@ class Follower:
         self._known = known
         self._grammar = grammar
         self._matcher = matcher
-        self._scout: Scout | None = None  # once somebody looks ahead
+        self._scout: Scout | None = None  # created when first needed
         self._ends = ends
         self._time = time
 
     def allows(self, token_id: int, path: Sequence[int] = ()) -> bool:
-        """Whether it may come next behind the output and a path.
+        """Whether the token may follow the output and a drafted path.
 
-        Raises InvalidInput where telling takes too much.
+        Raises InvalidInput if the grammar is too expensive to follow.
         """
         with self._time.spent_on(self._grammar):
             place = self._behind(path)
             if place is None:
                 return False
-            if place.is_stopped():  # at the end
+            if place.is_stopped():  # at the grammar's end
                 return token_id in self._ends
             return place.validate_tokens([token_id]) == 1
 
     def observe(self, token_ids: Sequence[int]) -> None:
-        """Goes on by tokens of the output.
+        """Advances by tokens of the output.
 
-        Raises InvalidInput where they are none of the grammar's, or it is too large to go on with.
+        Raises InvalidInput if they violate the grammar, or if it is too large to be followed.
         """
         for token in token_ids:
-            if self._matcher.is_stopped():  # at the end, and what comes is what ends the text
+            if self._matcher.is_stopped():  # at the end: the rest are end tokens
                 break
             with self._time.spent_on(self._grammar):
                 self._matcher.consume_token(token)
@@ -126,14 +126,14 @@ class Follower:
             raise refusal(self._grammar, self._matcher.get_error())
 
     def applied(self, logits: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
-        """Logits [rows, vocabulary] with -inf over what may not come after the output and a path.
+        """The logits [rows, vocabulary] with -inf for tokens not allowed after output and path.
 
-        A path that the grammar does not know keeps its row: nobody will get there. Raises
-        InvalidInput where the grammar is too large to go on with.
+        The row of a path that violates the grammar is unchanged, as the output will never get
+        there. Raises InvalidInput if the grammar is too large to be followed.
         """
         vocabulary = self._known.size
         rows = allocate_token_bitmask(len(paths), vocabulary)
-        # In this order there is least to go back.
+        # In this order the scout has the fewest tokens to roll back.
         for row in sorted(range(len(paths)), key=lambda row: tuple(paths[row])):
             with self._time.spent_on(self._grammar):
                 self._fill(rows, row, paths[row])
@@ -153,10 +153,10 @@ class Follower:
         raise refusal(self._grammar, problem)
 
     def _behind(self, path: Sequence[int]) -> LLMatcher | None:
-        """Behind the output and a path, until somebody looks elsewhere; None as of `Scout.at`.
+        """The matcher after the output and a path, valid until the next call; None as `Scout.at`.
 
-        A scout that is lost may have been so by all that it has seen on other paths: one that
-        knows the output alone tries again. Raises InvalidInput where that is lost, too.
+        A scout may fail because of all that it has seen on other paths, so a new one, which has
+        seen the output only, tries once more. Raises InvalidInput if that fails too.
         """
         problem = ""
         for _ in range(2):
@@ -169,32 +169,32 @@ class Follower:
 
 
 class Scout:
-    """Goes ahead of an output, and comes back.
+    """A matcher that goes ahead of the output along drafted paths, and rolls back.
 
-    A copy of a matcher holds the whole output: behind 16,000 tokens it takes half a millisecond and
-    a megabyte, which is too much for every round and every node of a draft. A way back takes a
-    microsecond. The matcher of the output itself, which must not be lost, never goes ahead.
+    Copying a matcher for every node would be too slow: after 16,000 tokens a copy takes half a
+    millisecond and a megabyte. A rollback takes a microsecond. The output's own matcher never goes
+    ahead, as it must not fail.
     """
 
     def __init__(self, matcher: LLMatcher, ends: Sequence[int]) -> None:
         self._matcher = matcher.deep_copy()
         self._ends = ends
-        self._path: list[int] = []  # how far it is ahead
+        self._path: list[int] = []  # tokens that it is ahead of the output
 
     @property
     def lost(self) -> bool:
-        """Whether something was too much for it; it never comes back then."""
+        """Whether the matcher has failed; it cannot be used any more then."""
         return bool(self._matcher.is_error())
 
     @property
     def problem(self) -> str:
-        """What that was; empty for nothing."""
+        """The matcher's error; empty if there is none."""
         return str(self._matcher.get_error() or "")
 
     def at(self, path: Sequence[int]) -> LLMatcher | None:
-        """Behind a path; None where the grammar does not allow it, or the scout gets lost.
+        """The matcher after a path; None if the grammar does not allow it or the scout fails.
 
-        At its end a grammar stays where it is, however often the text is ended there.
+        At the end of a grammar, end tokens leave the matcher where it is.
         """
         shared = 0
         for here, there in zip(self._path, path, strict=False):
@@ -211,7 +211,7 @@ class Scout:
         return self._matcher if arrived and not self.lost else None
 
     def commit(self, token: int) -> bool:
-        """The output goes on by this token, and the scout with it, unless it is lost."""
+        """Follows the output by a token; False if the scout cannot."""
         if self._path[:1] != [token] and self.at([token]) is None:
             return False
         del self._path[0]

@@ -1,7 +1,7 @@
-"""Tensors that lie in huge pages, where the system grants them.
+"""Tensors in huge pages, if the system provides them.
 
-A forward reads all weights once. In pages of 4 KiB that is a hundred thousand entries of the page
-tables for 600 MB, and what other code had in the processor's table of them is gone afterwards.
+A forward reads all weights once. With pages of 4 KiB, that takes more than a hundred thousand page
+table entries for 600 MB, which evict all other code's entries from the processor's TLB.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ LINE_BYTES = 64
 
 
 class HugePages:
-    """Memory cut off chunks one after the other; a chunk is free when its last tensor is."""
+    """Allocates from chunks one after the other; a chunk is freed with its last tensor."""
 
     def __init__(self) -> None:
         self._chunk = _chunk(0)
         self._used = 0
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """An uninitialised CPU tensor that begins on a cache line; zeros as it happens."""
+        """An uninitialised CPU tensor, aligned to a cache line; in practice it holds zeros."""
         count = math.prod(shape)
         size = count * dtype.itemsize
         if not size:
@@ -39,10 +39,10 @@ class HugePages:
 
 
 def _chunk(least: int) -> mmap.mmap:
-    """Fresh memory of at least so many bytes; nothing of it is used before it is written to."""
+    """Maps new memory of at least `least` bytes; pages take no memory before they are written."""
     chunk = mmap.mmap(-1, max(least, CHUNK_BYTES), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a kernel without them
+        with contextlib.suppress(OSError):  # a kernel without huge pages
             chunk.madvise(mmap.MADV_HUGEPAGE)
     return chunk
 

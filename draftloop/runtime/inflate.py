@@ -15,12 +15,12 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from draftloop.errors import InvalidInput
 
-# Layers of real models of about that size, so that the overhead per layer is right as well.
+# Layers of real models of about that size, so that the overhead per layer is realistic too.
 LAYERS_BY_SIZE = ((200e6, 12), (600e6, 24), (2e9, 24), (float("inf"), 32))
 UNITS = {"M": 10**6, "B": 10**9}
 INITIAL_DEVIATION = 0.02
-LISTS = ("layer_types", "no_rope_layers", "mlp_layer_types")  # with an entry for every layer
-# What a layer adds to the residual stream comes out of these two.
+LISTS = ("layer_types", "no_rope_layers", "mlp_layer_types")  # have an entry for every layer
+# All that a layer adds to the residual stream comes from these two.
 OUTPUT_PROJECTIONS = ("self_attn.o_proj", "mlp.down_proj")
 
 
@@ -43,8 +43,8 @@ def count_parameters(model: nn.Module) -> int:
 def inflate(model: PreTrainedModel, size: int) -> None:
     """Appends silent layers until the model has about `size` parameters, in place.
 
-    The layers are the model's own kind with a wider feed-forward block; a model that has no list
-    of `model.layers` with `intermediate_size`, or is larger already, raises InvalidInput.
+    The layers are of the model's own kind, with another feed-forward width. Raises InvalidInput for
+    a model without a list of `layers` and an `intermediate_size`, or one that is already larger.
     """
     present = count_parameters(model)
     if size <= present:
@@ -101,7 +101,7 @@ def _announce_depth(model: PreTrainedModel, depth: int) -> None:
 
 
 def _say_of_layers(config: PretrainedConfig, depth: int) -> None:
-    """Has what a configuration says of each layer (LISTS) say the same of those behind the last."""
+    """Extends a configuration's entries per layer (LISTS) to `depth` by repeating the last one."""
     for name in LISTS:
         if said := getattr(config, name, None):
             setattr(config, name, [*said, *said[-1:] * (depth - len(said))])

@@ -1,4 +1,4 @@
-"""What an engine does for somebody, and whose prompt is next."""
+"""An engine's jobs, and the order in which their prompts are run."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from draftloop.tree import ServiceTimings
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """A task under way: its next wish, who waits for it, and where its time went.
+    """A running task: its next wish, the outcome that a caller waits for, and its timings.
 
-    `party` is the session that it is for, by its first slot, or else by that of its first wish.
+    `party` identifies the task's session by its first slot, or else by the slot of its first wish.
     """
 
     task: Task[Any]
     outcome: Outcome
     timings: ServiceTimings
     submitted_ns: int
-    asks: bool = True  # for forwards, as sessions do
+    asks: bool = True  # whether it needs forwards, as sessions do
     party: Slot | None = None
     wish: Wish | None = None
-    # of the request that it is for, so that log lines name it
+    # the request's context, so that log lines name the request
     context: Context = field(default_factory=copy_context)
 
 
 def in_turn(jobs: Sequence[Job]) -> Iterator[Job]:
-    """The jobs as they stand, but prompts among themselves by how long they have waited.
+    """The jobs in order, with the places of prompts reassigned by waiting time per token left.
 
-    For each of the tokens that they still need (Hansen, "highest response ratio next"): of equal
-    prompts the first is run to its end, or all would have their first tokens when the last has; a
-    short one overtakes a long one; and none waits for ever.
+    This is Hansen's "highest response ratio next". Of equal prompts the first is run to its end;
+    otherwise all would get their first tokens as late as the last one. A short prompt overtakes a
+    long one, and none starves.
     """
     prompts = [job for job in jobs if isinstance(job.wish, Forward) and prompt_tokens(job.wish)]
     if len(prompts) < 2:
@@ -51,6 +51,6 @@ def in_turn(jobs: Sequence[Job]) -> Iterator[Job]:
 
 
 def _left(job: Job) -> int:
-    """Tokens of its prompt that are still to be run."""
+    """Tokens of the job's prompt that are still to be run."""
     assert isinstance(job.wish, Forward)
     return max(job.wish.left, len(job.wish.committed_token_ids))

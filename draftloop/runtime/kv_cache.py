@@ -1,4 +1,4 @@
-"""Keys and values of all sessions, preallocated and addressed by absolute position."""
+"""The KV cache of all sessions: preallocated slots, addressed by absolute position."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheShape:
-    """Sizes of a cache; `rows` is the room of one session: context plus draft nodes."""
+    """Sizes of a cache; `rows` is the capacity of one slot: context plus draft nodes."""
 
     layers: int
     slots: int
@@ -35,9 +35,9 @@ class CacheShape:
 class KVCache:
     """`keys[layer]` and `values[layer]`: [slots, kv_heads, rows, head_dim].
 
-    Pages that were never written take no memory on the CPU, so long slots cost what they hold.
-    No row is read before it was written: attention sees a slot up to its newest row only.
-    Used from the engine thread only, except for `acquire` and `release`.
+    On CPUs, pages that were never written take no memory, so a slot costs only what it holds. No
+    row is read before it was written: attention reads a slot up to its newest row only.
+    Used from the engine's thread only, except for `acquire` and `release`.
     """
 
     def __init__(
@@ -48,18 +48,18 @@ class KVCache:
         device: torch.device,
         touched_rows: int | None = None,
     ) -> None:
-        """`touched_rows`: so many may be written to for no other sake than that texts are kept."""
+        """`touched_rows`: rows that may be touched, over all slots, in order to keep old texts."""
         self.shape = shape
-        self.lead = NOBODY  # who moves the rows of other heads along
+        self.lead = NOBODY  # tells other ranks to move the rows of their heads too
         self._touched_rows = touched_rows
-        self._reached = [0] * shape.slots  # rows that were ever written to
+        self._reached = [0] * shape.slots  # rows ever written, per slot
         size = (2, shape.layers, shape.slots, shape.kv_heads, shape.rows, shape.head_dim)
         self._rows = torch.empty(size, dtype=dtype, device=device)
         keys, values = self._rows
         self.keys, self.values = keys.unbind(), values.unbind()
         self._free = list(range(shape.slots))[::-1]
         self._held: dict[int, Slot] = {}
-        self._kept: dict[int, Slot] = {}  # whose sessions have ended, with what they held
+        self._kept: dict[int, Slot] = {}  # slots of ended sessions whose rows are still there
 
     @property
     def free_slots(self) -> int:
@@ -68,21 +68,21 @@ class KVCache:
 
     @property
     def used_rows(self) -> int:
-        """Rows that hold keys and values of a session; from any thread."""
+        """Number of rows in use by sessions; callable from any thread."""
         return sum(slot.length + slot.pending for slot in list(self._held.values()))
 
     def kept_slots(self) -> list[Slot]:
-        """Those without a session whose rows are still there."""
+        """Slots of ended sessions whose rows are still there."""
         return list(self._kept.values())
 
     def known_slots(self) -> list[Slot]:
-        """All whose rows may be shared."""
+        """All slots whose rows may be shared."""
         return [*self._held.values(), *self.kept_slots()]
 
     def acquire(self, max_pending: int, *, index: int | None = None) -> Slot:
-        """An empty slot: this one, or the one whose rows have been of no use for longest.
+        """Takes a free slot: the one at `index`, or else the best one to evict (`_least_use`).
 
-        Raises IndexError when none is free: admission comes before.
+        Raises IndexError if none is free, which admission prevents.
         """
         place = self._least_use() if index is None else self._free.index(index)
         slot = Slot(self, self._free.pop(place), max_pending)
@@ -91,9 +91,10 @@ class KVCache:
         return slot
 
     def _least_use(self) -> int:
-        """Which of the free slots to take; the oldest come first among them.
+        """Index among the free slots of the one to take; if texts are kept, the one freed first.
 
-        Where memory should be touched no further, the one that has been written to furthest.
+        Once `touched_rows` are reached, it is the slot with the most rows ever written, so that no
+        further memory is touched.
         """
         if not self._kept:
             return -1
@@ -102,7 +103,7 @@ class KVCache:
         return max(range(len(self._free)), key=lambda place: self._reached[self._free[place]])
 
     def release(self, slot: Slot) -> None:
-        """Takes a slot back; twice is once. What it holds of a text stays until it is needed."""
+        """Frees a slot (idempotent). Rows of a text to be shared stay until the slot is reused."""
         if not slot.released:
             slot.released = True
             reached = slot.length + slot.pending
@@ -114,16 +115,16 @@ class KVCache:
             self._free.append(slot.index)
 
     def copy(self, source: int, target: int, start: int, stop: int) -> None:
-        """Copies these rows from one slot to another."""
+        """Copies rows `start` to `stop` from one slot to another."""
         self.lead.tell(Copy(source, target, start, stop))
         self._rows[:, :, target, :, start:stop] = self._rows[:, :, source, :, start:stop]
 
     def move(self, index: int, rows: Sequence[int], start: int) -> None:
-        """Moves the given rows of one slot together, to `start` and the rows after it.
+        """Compacts the given rows of one slot to `start` and the rows after it.
 
-        They are ascending and not before `start`, so none is overwritten before it was moved.
+        The rows must be ascending and not before `start`, so that none is overwritten unmoved.
         """
-        staying = 0  # those that are where they belong come first
+        staying = 0  # leading rows that are already in place
         while staying < len(rows) and rows[staying] == start + staying:
             staying += 1
         if staying == len(rows):
@@ -135,11 +136,11 @@ class KVCache:
 
 
 class Slot:
-    """A session's room: `length` committed rows, then the pending rows of a draft tree.
+    """A session's part of the cache: `length` committed rows, then pending rows of a draft tree.
 
-    Row r below `length` holds position r. Pending rows lie behind in the order they were added;
-    each knows its token, its parent among them and its depth (`slot_rows`), so a tree may grow over
-    several forwards. Invariant: length + pending <= rows of the cache.
+    Row r below `length` holds position r. Pending rows follow in the order in which they were
+    added. For each, its token, its parent among them and its depth are stored (`slot_rows`), so
+    that a tree can grow over several forwards. Invariant: length + pending <= rows of the cache.
     """
 
     def __init__(self, cache: KVCache, index: int, max_pending: int) -> None:
@@ -147,8 +148,8 @@ class Slot:
         self.index = index
         self.length = 0
         self.released = False
-        self.text: Text | None = None  # what its rows are of, where they may be shared
-        self.shared = 0  # rows that another session computed
+        self.text: Text | None = None  # the text of its rows, if they may be shared
+        self.shared = 0  # number of rows that another session computed
         self.pending = 0  # number of pending rows
         self.rows: slot_rows.Rows = np.zeros((3, max_pending), np.int64)
 
@@ -159,12 +160,12 @@ class Slot:
 
     @property
     def pending_parents(self) -> list[int]:
-        """Their parents among them, or ROOT."""
+        """Parents of the pending rows, as indices among them, or ROOT."""
         return self._pending(PARENT)
 
     @property
     def pending_depths(self) -> list[int]:
-        """Their depths, from 1."""
+        """Depths of the pending rows, from 1."""
         return self._pending(DEPTH)
 
     def _pending(self, kind: int) -> list[int]:
@@ -172,7 +173,7 @@ class Slot:
         return known
 
     def follow(self, committed: Sequence[int]) -> None:
-        """Lets others find its rows by these tokens, as they grow."""
+        """Sets the growing list of tokens by which other sessions find this slot's rows."""
         if self.text is not None:
             self.text.tokens = committed
 
@@ -181,12 +182,12 @@ class Slot:
         return self.cache.shape.rows - self.length - self.pending
 
     def append(self, count: int) -> None:
-        """Counts in committed tokens whose keys and values are being written."""
+        """Reserves rows for committed tokens whose keys and values are being written."""
         assert not (count and self.pending), "committed rows cannot follow pending ones"
         self.length += count
 
     def branch(self, token_ids: Sequence[int], parents: Sequence[int]) -> None:
-        """Counts in draft nodes; a parent is an index among all pending rows or ROOT."""
+        """Reserves pending rows for draft nodes; parents are indices of pending rows, or ROOT."""
         first, stop = self.pending, self.pending + len(token_ids)
         if stop > first:
             self.rows[TOKEN, first:stop], self.rows[PARENT, first:stop] = token_ids, parents
@@ -194,13 +195,13 @@ class Slot:
             self.pending = stop
 
     def ancestors(self, first: int) -> Mask:
-        """[rows, pending] for the pending rows from `first` on: which of them all each one sees."""
+        """The ancestor mask of the pending rows from `first` on: [rows, pending]."""
         mask = np.zeros((self.pending - first, self.pending), np.bool_)
         slot_rows.show_ancestors(self.rows, first, mask)
         return mask
 
     def advance(self, committed: Sequence[int]) -> None:
-        """Keeps the pending rows that the committed text followed and drops the others."""
+        """Commits the pending rows that match the committed text and drops the others."""
         if self.pending:
             path = np.empty(self.pending, np.int64)
             tokens = np.array(committed[self.length :][: self.pending], np.int64)
@@ -213,15 +214,16 @@ class Slot:
         self.cache.move(self.index, [self.length + row for row in rows], self.length)
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Keeps the given pending rows, ascending, their parents among them; drops the others."""
+        """Keeps only the given pending rows, which are ascending and include their parents."""
         self._move(rows)
         slot_rows.keep(self.rows, np.array(rows, np.int64))
         self.pending = len(rows)
 
     def reroot(self, path: Sequence[int], rows: Sequence[int]) -> None:
-        """Commits the pending rows of `path`, which starts at the root, and keeps `rows` behind it.
+        """Commits the pending rows of `path`, which starts at the root; keeps `rows` as pending.
 
-        Those are ascending, follow the path's end and hold their parents, or that end, too.
+        `rows` are ascending descendants of the path's end; each one's parent is that end or is also
+        among them.
         """
         self.keep([*path, *rows])
         count = len(path)
@@ -232,7 +234,7 @@ class Slot:
         self.branch(token_ids, [max(parent, ROOT) for parent in parents])
 
     def drop_pending(self, keep: int = 0) -> None:
-        """Forgets the draft, but for the `keep` pending rows that were added first."""
+        """Drops all pending rows except the first `keep`."""
         self.pending = min(self.pending, keep)
 
     def truncate(self, length: int) -> None:

@@ -1,4 +1,4 @@
-"""Compiled: lays a forward of one session out in the records of `prepared`, and runs it."""
+"""Compiled: lays out a forward of one session in the records of `prepared` and runs it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from draftloop.runtime.records import CHOICE_ENTRY, LANES, STACK_ENTRY, Records,
 from draftloop.runtime.slot_rows import DEPTH, PARENT, TOKEN
 from draftloop.tree import ROOT
 
-ID, POSITION, CHOSEN = 0, 1, 2  # of `Records.numbers`
-# Where the kernels' records have what changes from forward to forward.
+ID, POSITION, CHOSEN = 0, 1, 2  # rows of `Records.numbers`
+# Indices, in the kernels' records, of the fields that change from forward to forward.
 STACK_ROWS, STACK_CHOSEN = STACK.index("rows"), STACK.index("chosen_count")
 CHOICE_ROWS, CHOICE_NOISE = CHOICE.index("rows"), len(CHOICE)
 SEGMENT_ROWS = SEGMENT.index("rows")
@@ -24,10 +24,10 @@ SEGMENT_FROM, SEGMENT_TO = SEGMENT.index("stored_from"), SEGMENT.index("stored_t
 
 @compiled
 def run(records: Records, rows: Whole, first: int, stop: int, tail: Whole, length: int) -> int:
-    """A forward over committed tokens behind `length` others, then over pending rows.
+    """Runs a forward over `tail`, committed tokens after `length` others, then over pending rows.
 
-    Those are `rows` (`slot_rows`) from `first` to `stop`; beside `tail` there are none before them.
-    Logits are those of the tail's last row and of all behind it: returns how many.
+    These are `rows` (`slot_rows`) from `first` to `stop`; with a tail, `first` is 0. Computes the
+    logits of the tail's last row and of all pending rows; returns their number.
     """
     lay_out(records, rows, first, stop, tail, length)
     call(records.entries[STACK_ENTRY], records.stack.ctypes.data)
@@ -36,7 +36,7 @@ def run(records: Records, rows: Whole, first: int, stop: int, tail: Whole, lengt
 
 @compiled
 def lay_out(records: Records, rows: Whole, first: int, stop: int, tail: Whole, length: int) -> None:
-    """`run` without the kernel."""
+    """Fills in the records for `run`, without calling the kernel."""
     numbers, segment = records.numbers, records.segment
     count, committed = 0, length + len(tail)
     for token in tail:
@@ -58,7 +58,7 @@ def lay_out(records: Records, rows: Whole, first: int, stop: int, tail: Whole, l
 
 @compiled
 def show(records: Records, rows: Whole, first: int, stop: int, tail: int, committed: int) -> None:
-    """What every row sees: the text before it, and of the draft its ancestors and itself."""
+    """Fills in the bias: a row attends to the text before it, its ancestors and itself."""
     lanes = records.entries[LANES]
     width = (records.segment[SEGMENT_TO] + lanes - 1) // lanes * lanes
     records.window[1] = width
@@ -82,15 +82,15 @@ def show(records: Records, rows: Whole, first: int, stop: int, tail: int, commit
 def run_and_choose(
     records: Records, likeliest: Whole, rows: Whole, stop: int, tail: Whole, length: int
 ) -> int:
-    """`run` over the tail and the rows before `stop`, then the best tokens after each of them.
+    """`run` over the tail and the rows before `stop`, then chooses the best tokens of each row.
 
-    `likeliest`: another record for the choice, of the same logits, or an empty one. The forward's
-    nanoseconds are in the first of `times`.
+    `likeliest`: a second record for choosing from the same logits, or an empty one. Writes the
+    forward's nanoseconds to the first entry of `times`. Returns the number of rows of logits.
     """
     began = nanoseconds()
     chosen = run(records, rows, 0, stop, tail, length)
     records.times[0, 2] = nanoseconds() - began
-    if len(likeliest):  # of all tokens, before some are cut off
+    if len(likeliest):  # from all tokens, before the filters exclude some
         likeliest[CHOICE_ROWS] = chosen
         call(records.entries[CHOICE_ENTRY], likeliest.ctypes.data)
     depths = np.zeros(chosen, np.int64)
@@ -102,7 +102,7 @@ def run_and_choose(
 
 @compiled
 def choose(records: Records, chosen: int, depths: Whole) -> None:
-    """The best tokens after the chosen rows, each at its depth behind the committed text."""
+    """Chooses the best tokens of the first `chosen` rows of logits, by noise at their depths."""
     if len(records.cuts):
         cut_off(records.logits[:chosen], records.cuts, records.scratch)
     records.choice[CHOICE_ROWS] = chosen

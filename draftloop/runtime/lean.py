@@ -1,10 +1,10 @@
-"""Decoders of Llama's kind, without the layers of Python around them.
+"""Decoders of Llama's kind, run without transformers' Python code.
 
-A decoding step of a small model is mostly transformers' own Python: wrappers, hooks, masks, shapes,
-more than a millisecond a layer. Here are the same operations in the same order on the same weights,
-the three matrices before a layer's attention joined to one, and the two before its activation.
-Models of other kinds run through transformers as ever.
-On GPUs the layers run in steps of a fixed number of rows (`cuda_step`).
+A decoding step of a small model spends most of its time in transformers' own Python (wrappers,
+hooks, masks, shapes), more than a millisecond per layer. This module runs the same operations in
+the same order on the same weights, with the three matrices before attention joined to one, and
+likewise the two before the activation. Models of other kinds run through transformers' code.
+On GPUs the layers run in steps with a fixed number of rows (`cuda_step`).
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ log = logs.get(__name__)
 KINDS = (
     LlamaForCausalLM, MistralForCausalLM, Phi3ForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM,
 )  # fmt: skip
-# RoPE whose angles depend on nothing but the position.
+# RoPE types whose angles depend on the position only.
 FIXED_ROPE = ("default", "linear", "llama3", "yarn", rope.FIXED)
-# Several matrices that become one, or the one that Phi3 has of them.
+# Matrices that are joined to one; Phi3 stores them joined.
 BEFORE_ATTENTION, BEFORE_ACTIVATION = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
 JOINED = {"qkv_proj": BEFORE_ATTENTION, "gate_up_proj": BEFORE_ACTIVATION}
 
 
 def is_lean(model: PreTrainedModel) -> bool:
-    """Whether `LeanDecoder` computes what this model does."""
+    """Whether `LeanDecoder` can run this model."""
     if type(model) not in KINDS:
         return False
     body, config = model.get_decoder(), model.config
-    turned = (config.rope_parameters or {}).get("partial_rotary_factor") or 1.0  # of a head
+    turned = (config.rope_parameters or {}).get("partial_rotary_factor") or 1.0  # part of a head
     return (
         getattr(body.rotary_emb, "rope_type", None) in FIXED_ROPE
         and turned == 1
@@ -73,7 +73,7 @@ def is_lean(model: PreTrainedModel) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer; `attention` is transformers' module, emptied: it knows its index and scaling."""
+    """One layer; `attention`: transformers' module without weights, for its index and scaling."""
 
     attention: Any
     window: int | None
@@ -88,10 +88,10 @@ class Layer:
 
 
 class LeanDecoder:
-    """Takes the projections out of `model`, which cannot be run any more by itself.
+    """Runs the decoder of `model` with its projections, which it removes: `model` cannot run then.
 
-    `positions` is the number of positions that may come up; `parts` tells what of the layers is
-    here. `compiled`: by torch, instead of the kernels of ours.
+    `positions`: number of positions that may occur. `parts`: this rank's part of a split model.
+    `compiled`: use torch.compile instead of our own kernels.
     """
 
     def __init__(
@@ -128,21 +128,21 @@ class LeanDecoder:
             epsilon=self._epsilon,
         )
         self._frame = Frame(self._embedding, self._cosines, self._sines, self._norm, self._head)
-        # The decoder in one call, on machines that have its kernel.
+        # Runs the decoder in one call, on machines that have its kernel.
         self.stack: CpuStack | None = None
         if parts.ranks == 1 and stackable(self._layers, self._frame, self._shape):
             self.stack = CpuStack(self._layers, self._frame, self._shape)
         self.steps: Steps | None = None  # see `pad_steps`
 
     def pad_steps(self, cache: KVCache, most_nodes: int) -> None:
-        """Has forwards over `cache` run in padded steps from now on, on a GPU.
+        """Makes forwards over `cache` run in padded steps from now on, on a GPU.
 
-        `most_nodes`: of a draft. A decoder that is split or compiled by torch goes on without them,
-        and so does one whose kernels cannot be had here: the log says so.
+        `most_nodes`: maximum nodes of a draft. No effect if the decoder is split or compiled by
+        torch. If the kernels are not available, that is logged and forwards run without.
         """
         if self._parts.ranks > 1 or self._compiled:
             return
-        try:  # Triton comes with torch for CUDA alone
+        try:  # Triton comes only with torch for CUDA
             require_compiled_for(self._device)
             from draftloop.runtime.cuda_graph import steps_for
             from draftloop.runtime.cuda_step import PaddedStep
@@ -152,12 +152,12 @@ class LeanDecoder:
                 most_nodes,
                 self._device,
             )
-        except Exception as error:  # of whatever a compiler or a driver leads to
+        except Exception as error:  # compilers and drivers may raise anything
             log.warning("forwards run without padded steps", reason=said_by(error),
                         effect="they take longer, and rounding depends on the batch")  # fmt: skip
 
     def logits(self, batch: Batch, cache: KVCache, rows: Sequence[int]) -> Tensor:
-        """The logits of some rows, float32 [rows, vocabulary]; stores keys and values."""
+        """Runs a batch; returns the logits of `rows`, float32 [rows, vocabulary]."""
         if self.stack is not None:
             return self.stack.run(batch, cache, rows)
         if self.steps is not None:
@@ -191,7 +191,11 @@ class LeanDecoder:
     def _attended(
         self, layer: Layer, turned: Tensor, values: Tensor, batch: Batch, cache: KVCache
     ) -> Tensor:
-        """[rows, heads * dim] of queries and keys, and values [rows, heads, dim]."""
+        """Attention output, [rows, heads * dim].
+
+        turned: rotated queries, then keys, [rows, heads + kv_heads, dim]. values: [rows, kv_heads,
+        dim].
+        """
         queries = self._heads.queries
         out, _ = attend(
             layer.attention,
@@ -211,7 +215,7 @@ def _take_over(layer: Any, config: Any, *, compiled: bool) -> Layer:
     attention, mlp = layer.self_attn, layer.mlp
     ready = parts_of if compiled else packed
     activation = mlp.activation_fn if hasattr(mlp, "activation_fn") else mlp.act_fn
-    # Qwen2 says it layer by layer, Mistral and Phi3 once for all; Llama has none.
+    # Qwen2 sets the window per layer, Mistral and Phi3 in the config; Llama has none.
     window = getattr(attention, "sliding_window", getattr(config, "sliding_window", None))
     return Layer(
         attention=attention,
@@ -228,7 +232,7 @@ def _take_over(layer: Any, config: Any, *, compiled: bool) -> Layer:
 
 
 def _taken(module: nn.Module, name: str) -> Linear:
-    """A layer out of its module, so that no matrix is held twice."""
+    """Removes a layer from its module, so that no matrix is held twice."""
     layer = cast(Linear, getattr(module, name))
     delattr(module, name)
     return layer
@@ -241,7 +245,7 @@ def _head_norms(attention: Any) -> tuple[Tensor, Tensor] | None:
 
 
 def _joined(module: nn.Module, name: str) -> nn.Module:
-    """The layer of this name, or one whose outputs are those of its parts, one after the other."""
+    """The layer of this name, or its parts joined to one layer with concatenated outputs."""
     if hasattr(module, name):
         return _taken(module, name)
     return stacked([_taken(module, part) for part in JOINED[name]])

@@ -1,6 +1,6 @@
-"""What the compiled CPU kernels share: LLVM IR in small pieces, compiling.
+"""Shared by the compiled CPU kernels: emitting small pieces of LLVM IR, and compiling it.
 
-Importing this module requires llvmlite; `cpu_linear` and `cpu_attention` are the ways in.
+Importing this module requires llvmlite. The kernels are used through `cpu_linear` and others.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ROUNDER = 12582912.0  # 1.5 * 2^23: adding and subtracting it rounds a small flo
 
 
 def single(value: float) -> float:
-    """The value as float32 holds it."""
+    """The value rounded to float32."""
     return float(struct.unpack("f", struct.pack("f", value))[0])
 
 
@@ -90,12 +90,12 @@ class Emitter:
         self.fma = self.declare(f"llvm.fma.v{unit.lanes}f32", self.floats, [self.floats] * 3)
 
     def declare(self, name: str, result: Any, arguments: list[Any]) -> Any:
-        """A function that is defined elsewhere, or later; the same one for the same name."""
+        """Declares a function that is defined elsewhere or later; one per name."""
         declared = self.module.globals.get(name)
         return declared or ir.Function(self.module, ir.FunctionType(result, arguments), name)
 
     def define(self, name: str, arguments: list[Any], returning: Any = VOID) -> tuple[Any, Any]:
-        """A function of the module, returning nothing unless it is said, and its body's builder."""
+        """Defines a function of the module, by default without result; also returns its builder."""
         function = self.declare(name, returning, arguments)
         if name not in (self.entry, self.part):
             function.linkage = "internal"
@@ -111,7 +111,7 @@ class Emitter:
         return ir.Constant(self.ints, [value] * self.unit.lanes)
 
     def sum_of_lanes(self, b: Any, vector: Any) -> Any:
-        """Halves added until one lane is left."""
+        """The sum of a vector's lanes, by adding halves until one lane is left."""
         width = self.unit.lanes
         while width > 1:
             width //= 2
@@ -125,9 +125,9 @@ class Emitter:
         return b.extract_element(vector, ir.Constant(I32, 0))
 
     def sums_of_lanes(self, b: Any, vectors: Sequence[Any]) -> Any:
-        """A vector of what `sum_of_lanes` gives for each of as many vectors as there are lanes.
+        """`sum_of_lanes` of as many vectors as there are lanes, as one vector, with the same bits.
 
-        Bit by bit: halves are added there, too. Two vectors become one of halves each time.
+        Halves are added here, too: each time, two vectors become one.
         """
         width = self.unit.lanes
         places = _places_of_sums(width)
@@ -140,7 +140,7 @@ class Emitter:
         return vectors[0]
 
     def most_of_lanes(self, b: Any, vector: Any) -> Any:
-        """The greatest lane, in all lanes."""
+        """The maximum of the lanes, in all lanes."""
         width = self.unit.lanes
         while width > 1:
             width //= 2
@@ -187,7 +187,7 @@ class Emitter:
     def call_one_of(
         self, b: Any, functions: dict[int, Any], key: Any, arguments: list[Any]
     ) -> None:
-        """Calls the one of `functions` whose key it is; none where none is."""
+        """Calls the one of `functions` with this key; none if there is no such key."""
         done = b.append_basic_block("done")
         choice = b.switch(key, done)
         for value, function in functions.items():
@@ -209,13 +209,13 @@ class FormatEmitter(Emitter):
         self.shorts = ir.VectorType(I16, unit.lanes)
 
     def rounded(self, b: Any, sums: Any) -> Any:
-        """float32 to the format: to the nearest, ties to even, NaN stays NaN."""
+        """float32 to the format, rounded to nearest, ties to even; NaN stays NaN."""
         if not self.narrow:
             return sums
         return b.trunc(b.lshr(self._near(b, sums), self.whole(16)), self.shorts)
 
     def nearest(self, b: Any, sums: Any) -> Any:
-        """The float32 values of what `rounded` gives."""
+        """The values rounded to the format, as float32."""
         if not self.narrow:
             return sums
         return b.bitcast(b.and_(self._near(b, sums), self.whole(0xFFFF0000)), self.floats)
@@ -249,7 +249,7 @@ class FormatEmitter(Emitter):
         b.store(self.rounded(b, values), address, align=2 if self.narrow else 4)
 
     def store_as(self, b: Any, values: Any, base: Any, index: Any, *, widened: bool) -> None:
-        """Stores a vector of float32 as it is where `widened`, else in the format."""
+        """Stores a vector of float32, `widened` as it is, else in the format."""
         if widened:
             b.store(values, at(b, base, index, F32), align=4)
         else:
@@ -266,9 +266,9 @@ class FormatEmitter(Emitter):
 
 
 def _halves(lanes: int, width: int, which: int) -> list[int]:
-    """Of two vectors of parts of 2 * `width` lanes: where their first or second halves are taken.
+    """Shuffle indices for two vectors in parts of 2 * `width` lanes: first halves, or second ones.
 
-    Small parts stay within 128 bits, where moving them is cheapest.
+    Small parts stay within 128 bits, where shuffling is cheapest.
     """
     group = lanes if width >= 4 else 4
     return [
@@ -282,7 +282,7 @@ def _halves(lanes: int, width: int, which: int) -> list[int]:
 
 @functools.cache
 def _places_of_sums(lanes: int) -> list[int]:
-    """For each lane of a vector of sums which of the vectors that become one ends up there."""
+    """For each lane of the combined vector, the index of the vector whose sum ends up there."""
     vectors, width = [[place] * lanes for place in range(lanes)], lanes
     while width > 1:
         width //= 2
@@ -298,7 +298,7 @@ def know_function(name: str, compiled: Callable[[bytes], None], function: str) -
 
 
 def address_of(compiled: Callable[[bytes], None]) -> int:
-    """Where a compiled module's entry is, for code that was compiled elsewhere."""
+    """Address of a compiled module's entry, for code that was compiled elsewhere."""
     return ctypes.cast(compiled, ctypes.c_void_p).value or 0  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""From a folder to a transformers model with our attention, and what it says of itself."""
+"""Loads a transformers model with our attention from a folder, and reads its properties."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ModelOptions:
     max_draft_nodes: int = 64
     threads: int | None = None
     tensor_parallel_size: int = 1
-    rank: int = 0  # of those among which the model is split
+    rank: int = 0  # of this process, among those that the model is split among
 
     @property
     def split(self) -> bool:
@@ -60,12 +60,12 @@ class ModelOptions:
 def load_network(options: ModelOptions, device: torch.device) -> PreTrainedModel:
     """The transformers model with our attention.
 
-    Raises StartupFailure where the folder holds no model that can be loaded, or one whose
-    attention differs from ours.
+    Raises StartupFailure if the folder holds no model that can be loaded, or one whose attention
+    is not supported.
     """
     require_model_folder(options.folder)
     disable_progress_bar()  # every line of the log is structured
-    set_verbosity_error()  # what matters of the rest is said below
+    set_verbosity_error()  # the warnings that matter are logged below
     config = read_config(options.folder)
     dtype = getattr(torch, options.dtype)
     require_memory(options.folder, dtype, device, options.tensor_parallel_size)
@@ -75,7 +75,7 @@ def load_network(options: ModelOptions, device: torch.device) -> PreTrainedModel
         network, report = _read(options, config, weights)
     except StartupFailure:
         raise
-    except Exception as error:  # of whatever library a checkpoint leads to
+    except Exception as error:  # a checkpoint may lead to any library
         if error.args == (tree_attention.NAME,):
             raise unlike(options.folder.name) from error
         raise _unloadable(options.folder, error) from error
@@ -92,7 +92,7 @@ def load_network(options: ModelOptions, device: torch.device) -> PreTrainedModel
 def _read(
     options: ModelOptions, config: PretrainedConfig, weights: Mapping[str, Tensor] | None
 ) -> tuple[PreTrainedModel, Mapping[str, Collection[Any]]]:
-    """The model of the folder, or with these weights, and what was missing or too much."""
+    """The model, with the folder's weights or the given ones, and transformers' loading report."""
     own = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)] if weights is not None else None
     network, report = (own or AutoModelForCausalLM).from_pretrained(
         None if own else options.folder,
@@ -111,10 +111,10 @@ def _read(
 
 
 def read_config(folder: Path) -> PretrainedConfig:
-    """The model's configuration, as its folder has it. Raises StartupFailure.
+    """The model's configuration. Raises StartupFailure.
 
-    In words of ours where transformers would advise to trust a model's own code, or name all that
-    it knows.
+    Our messages replace transformers', which advise trusting a model's own code or list all kinds
+    of models.
     """
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
@@ -138,13 +138,13 @@ def _unloadable(folder: Path, error: Exception) -> StartupFailure:
 
 
 def _parts(options: ModelOptions) -> dict[str, DistributedConfig]:
-    """What has every rank of a split model read its part alone."""
+    """The arguments with which every rank of a split model reads only its part."""
     ranks = options.tensor_parallel_size
     return {"distributed_config": DistributedConfig(tp_size=ranks)} if options.split else {}
 
 
 def _require_all_weights(folder: Path, report: Mapping[str, Collection[Any]]) -> None:
-    """Raises StartupFailure where transformers would go on with random weights."""
+    """Raises StartupFailure if weights are missing, which transformers would leave random."""
     if missing := sorted(report["missing_keys"]):
         raise StartupFailure(f"model: {folder} lacks weights: {_some(missing)}")
     if unlike_sizes := sorted(report["mismatched_keys"]):
@@ -163,7 +163,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def device_of(options: ModelOptions) -> torch.device:
-    """The device of that name, of a split model this rank's. Raises StartupFailure without one."""
+    """The configured device, or this rank's of a split model. Raises StartupFailure if missing."""
     name = options.device
     if name.startswith("cuda"):
         require_gpu(name)
@@ -173,24 +173,24 @@ def device_of(options: ModelOptions) -> torch.device:
 
 
 def processor_name(device: torch.device) -> str:
-    """One that no other processor of this machine has: a GPU has other numbers in containers."""
+    """A name unique on this machine; for GPUs the UUID, as their indices differ in containers."""
     if device.type != "cuda":
         return device.type
     return str(torch.cuda.get_device_properties(device).uuid)
 
 
 def threads_of(options: ModelOptions) -> int | None:
-    """Threads for forwards where they are not torch's own choice; ranks share what there is."""
+    """Threads for forwards, None for torch's default; ranks share the available ones."""
     if not options.split:
         return options.threads
     return max(1, (options.threads or torch.get_num_threads()) // options.tensor_parallel_size)
 
 
 def wanted_context(options: ModelOptions, network: PreTrainedModel) -> int:
-    """The context length that was asked for, or the one that the model was trained for.
+    """The configured context length, or the one that the model was trained for.
 
-    Never beyond that: dynamic RoPE would change earlier positions. Raises InvalidInput, and
-    StartupFailure where the model does not say.
+    More is refused, as dynamic RoPE would change earlier positions: raises InvalidInput. Raises
+    StartupFailure if the model does not state a length.
     """
     config = network.config.get_text_config(decoder=True)
     trained = getattr(config, "max_position_embeddings", None)
@@ -208,10 +208,9 @@ def wanted_context(options: ModelOptions, network: PreTrainedModel) -> int:
 def stop_tokens_of(network: PreTrainedModel, folder: Path) -> tuple[int, ...]:
     """The tokens that end a text.
 
-    Those of generation_config.json, as transformers has it; where that names none, those of
-    config.json; and besides, as in vLLM, the one that the tokenizer calls the end: models that were
-    taught to chat often name the end of their turns nowhere else. Tokens that the vocabulary does
-    not have are left out: nobody can say them, and grammars would not take them.
+    These are the ones in generation_config.json, or else in config.json, plus, as in vLLM, the
+    tokenizer's end token: chat models often name the end of their turns only there. Tokens outside
+    the vocabulary are left out, as they cannot occur and grammars would reject them.
     """
     config = network.config.get_text_config(decoder=True)
     generation = network.generation_config
@@ -231,7 +230,7 @@ def stop_tokens_of(network: PreTrainedModel, folder: Path) -> tuple[int, ...]:
 
 
 def _declared(config: Any) -> list[Any]:
-    """What a configuration says of end tokens."""
+    """The end tokens in a configuration."""
     said = getattr(config, "eos_token_id", None)
     if said is None:
         return []

@@ -1,4 +1,4 @@
-"""Memory that nobody uses yet."""
+"""The memory that is still free."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import torch
 
 GIB = 1 << 30
 CGROUP = Path("/sys/fs/cgroup")  # where a container sees its own limit
-# Names of the limit, of what is used, and in the statistics of what can be had again of that: of
-# cgroup v2, and of v1, which machines of before still run; there "no limit" is a huge one.
+# File names of the limit, the usage and the statistics, and in these the name of reclaimable
+# memory: for cgroup v2, and for v1, which older machines still run and where "no limit" is a huge
+# number.
 VERSIONS = (
     ("memory.max", "memory.current", "memory.stat", "inactive_file"),
     (
@@ -23,9 +24,9 @@ VERSIONS = (
 
 
 def free_bytes(device: torch.device) -> int:
-    """What is free on a device; on a CPU what can be had without swapping, in a container of its.
+    """Free memory of a device; on CPUs without swapping, and within a container's limit.
 
-    Pages of files that are cached there can be had, too, and on a GPU what torch keeps for later.
+    Includes cached pages of files, and on GPUs the memory that torch had cached.
     """
     if device.type == "cuda":
         torch.cuda.empty_cache()

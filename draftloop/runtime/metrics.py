@@ -1,4 +1,4 @@
-"""What a model service tells of its sessions, its cache and its forwards."""
+"""Metrics of a model service: sessions, KV cache and forwards."""
 
 from __future__ import annotations
 
@@ -76,14 +76,14 @@ DRAFT_TOKENS = FORWARD_TOKENS.labels("draft")
 
 
 def observe_opening(slot: Slot, tokens: int) -> None:
-    """Counts in a session of so many tokens that has prefilled, but for a last piece of them."""
+    """Counts a session of `tokens` tokens that has prefilled, except perhaps its last chunk."""
     if slot.text is not None:
         PREFIX_CACHE_QUERIES.inc(tokens)
         PREFIX_CACHE_HITS.inc(slot.shared)
 
 
 def observe_forwards(forwards: Sequence[Pass], sessions: int) -> None:
-    """Counts in forwards that went well, each of so many sessions; for the engine's thread."""
+    """Counts successful forwards, each of `sessions` sessions; for the engine's thread."""
     for forward in forwards:
         FORWARD_TIME.observe(forward.nanoseconds / 1e9)
         BATCH_SIZE.observe(sessions)

@@ -1,4 +1,4 @@
-"""A loaded causal language model with its cache: `forward` runs several sessions at once."""
+"""A loaded causal language model with its KV cache; `forward` runs several sessions at once."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ from draftloop.tree import ROOT
 
 
 class LanguageModel:
-    """Weights, cache and limits. Used from one engine thread."""
+    """Weights, KV cache and limits. Used from the engine's thread only."""
 
     def __init__(self, options: ModelOptions) -> None:
         if threads := threads_of(options):
@@ -81,7 +81,7 @@ class LanguageModel:
             raise StartupFailure(
                 "quantization: w4a8 does not go with tensor_parallel_size yet; take int8 or w8a8"
             )
-        if self._form and not options.split:  # first, so that both of what is compared are rounded
+        if self._form and not options.split:  # before `reference`, so that it has them rounded too
             quantize(self.network, self._form)
         expected = reference.of(self.network, wanted)
         parts = self._parts()
@@ -90,7 +90,7 @@ class LanguageModel:
             raise StartupFailure(
                 f"torch_compile: {kind} runs by transformers' code, not by ours; leave it out"
             )
-        # the wrappers that transformers puts around what it has split know its own layers only
+        # transformers' wrappers around split layers work with its own layers only
         wrapped = options.split and parts is None
         if self._form and options.split:
             self._quantize_parts(wrapped)
@@ -109,7 +109,7 @@ class LanguageModel:
             self.context_length = tensor_parallel.least(self.context_length, self.device)
         self.cache = room.cache(options, self.context_length)
         self._lead = NOBODY
-        self.coarse_experts = False  # rounded to four bits, while the reference has whole ones
+        self.coarse_experts = False  # True: rounded to four bits, unlike those of the reference
         self._lean = self._decoder(parts)
         self.prepared = self._prepared()
         self.costs = CostCurve()
@@ -119,7 +119,7 @@ class LanguageModel:
             freed_memory.give_back()
 
     def _parts(self) -> Parts | None:
-        """What of the model is here, where a `LeanDecoder` can run it; else None."""
+        """The parts of the model on this device; None if `LeanDecoder` cannot run it."""
         if not is_lean(self.network):
             return None
         return split.taken_apart(self.network, self.options) if self.options.split else WHOLE
@@ -149,53 +149,53 @@ class LanguageModel:
 
     @property
     def _bits(self) -> int:
-        """Of weights that are quantized; else 0."""
+        """Bits of quantized weights; 0 if not quantized."""
         return self._form.weights if self._form else 0
 
     @property
     def _form(self) -> Format | None:
-        """Of weights that are quantized."""
+        """Format of quantized weights; None if not quantized."""
         return FORMATS.get(self.options.quantization)
 
     def _cache_dtype(self, head_dim: int) -> torch.dtype:
         dtype: torch.dtype = self.network.dtype
         if self.device.type != "cpu" or cpu_attention.reads(dtype, head_dim):
             return dtype
-        # Torch's attention takes four times as long for a row where a CPU has no bfloat16
-        # arithmetic, and beside our kernels a row must not depend on those around it.
+        # Torch's attention takes four times as long for a row on CPUs without bfloat16 arithmetic;
+        # and together with our kernels, a row's result must not depend on the rest of the batch.
         kept = cpu_linear.has_bfloat16_arithmetic() and not self._own_kernels
         return dtype if kept else torch.float32
 
     def _prepared(self) -> Prepared | None:
-        """For compiled code that runs forwards by itself, where that can be."""
+        """The arrays for forwards in one compiled call; None if the model cannot be run so."""
         stack = self._lean.stack if self._lean is not None else None
         if stack is None or not stack.sees_everything:
             return None
         return Prepared(stack, self.cache, self.vocabulary_size, self.options.max_draft_nodes)
 
     def lead_by(self, lead: Lead) -> None:
-        """Has other ranks do what this one does from now on."""
+        """Makes the other ranks repeat every operation of this one from now on."""
         self._lead = self.cache.lead = lead
 
     def acquire(self, text: Text | None = None) -> Slot:
-        """A slot of the cache for a new session; with a text, one that may hold its beginning.
+        """A cache slot for a new session; given a text, one that may already hold its prefix.
 
-        Raises Overloaded where none is free: admission comes before, but the engine's thread may
-        try a forward in the last one.
+        Raises Overloaded if none is free. Admission normally prevents that, but the engine's thread
+        may be using the last one to try a forward.
         """
         most = self.options.max_draft_nodes
         try:
             if text is None:
                 return self.cache.acquire(most)
             return prefixes.acquire(self.cache, most, text)
-        except (IndexError, ValueError):  # also where it was taken at this moment
+        except (IndexError, ValueError):  # ValueError: another thread has just taken the slot
             raise Overloaded("sessions: all slots are held") from None
 
     @torch.inference_mode()
     def forward(self, forwards: Sequence[Forward]) -> list[Tensor]:
-        """Runs the forwards as one; for each its wanted logits, float32 [rows, vocabulary].
+        """Runs the forwards as one; returns each one's logits, float32 [rows, vocabulary].
 
-        When it fails, the slots hold their committed rows of before and no draft.
+        If it fails, the slots are truncated to the committed rows that they had before.
         """
         lengths = [forward.slot.length for forward in forwards]
         started = time.perf_counter_ns()
@@ -208,13 +208,13 @@ class LanguageModel:
         elapsed = time.perf_counter_ns() - started
         rows, sessions = sum(forward.rows for forward in forwards), len(forwards)
         self.step_size.observe(rows, elapsed)
-        # a piece of a prompt wants no logits but its last: its rows cost less than a draft's
+        # chunks of prompts need no logits, except the last one: their rows cost less than a draft's
         if not any(map(prompt_tokens, forwards)):
             self.costs.observe(rows, sum(lengths) // sessions, sessions, elapsed)
         return logits
 
     def run(self, passes: Passes) -> Sequence[Pass]:
-        """Runs forwards in a row. When it fails: see `forward`."""
+        """Runs several forwards in sequence. If that fails: see `forward`."""
         slot = passes.slot
         length = slot.length
         try:
@@ -231,22 +231,22 @@ class LanguageModel:
         if prepared is not None and len(forwards) == 1 and prepared.takes(forwards[0]):
             return [prepared.forward(forwards[0])]
         batch = lay_out(forwards)
-        # transformers takes no empty choice of rows: one is computed and thrown away
+        # transformers needs at least one row of logits: it is computed and discarded
         rows = batch.logit_rows or [0]
         self._lead.tell(Run(batch, rows))
         try:
             logits = self.run_batch(batch, rows)[: len(batch.logit_rows)]
             if self.device.type == "cuda":
-                # so that time is booked, and a fault found, where it is spent
+                # so that time and faults are attributed to this forward
                 torch.cuda.synchronize(self.device)
-        except Exception as error:  # the other ranks may wait for this one in the middle of it
+        except Exception as error:  # the other ranks may be waiting for this one in the forward
             self._lead.broken(error)
             raise
-        counts = batch.logit_counts  # most often of one session: split takes its time
+        counts = batch.logit_counts  # usually one session, and then split() can be saved
         return [logits] if len(counts) == 1 else list(logits.split(counts))
 
     def run_batch(self, batch: Batch, rows: Sequence[int]) -> Tensor:
-        """Runs what was laid out; float32 [rows, vocabulary] after these of its rows."""
+        """Runs a batch; returns the logits after the given rows, float32 [rows, vocabulary]."""
         if self._lean is not None:
             return self._lean.logits(batch, self.cache, rows)
         return self._through_transformers(batch, rows)
@@ -256,18 +256,18 @@ class LanguageModel:
             input_ids=torch.tensor([batch.token_ids], device=self.device),
             position_ids=torch.tensor([batch.positions], device=self.device),
             use_cache=False,
-            # Never a number: transformers cuts masks by it, and ours are none (Gemma 4).
+            # Never an int: transformers would slice masks by it, but gets none here (Gemma 4).
             logits_to_keep=torch.tensor(rows, device=self.device),
             draftloop_batch=batch,
             draftloop_cache=self.cache,
         )
         logits: Tensor = output.logits[0]
-        if len(logits) > len(rows):  # some models know no choice of rows
+        if len(logits) > len(rows):  # some models ignore logits_to_keep
             logits = logits[rows]
         return logits.float()
 
     def warm_up(self) -> None:
-        """Compiles what verifying takes: the first request would wait for it."""
+        """Compiles what verification needs, so that the first request does not wait for it."""
         logits = torch.zeros(1, self.vocabulary_size, device=self.device)
         plain = SamplingParameters(temperature=1.0)
         samplers = [
@@ -283,7 +283,7 @@ class LanguageModel:
             self.cache.release(slot)
 
     def measure_costs(self) -> None:
-        """Measures the cost curve anew; also the warm-up. See `cost_measurement.measure`."""
+        """Measures the cost curve, which also warms up (`cost_measurement.measure`)."""
         measured = cost_measurement.measure(self)
         self.costs = CostCurve(measured)
         line = cost_line(measured)
@@ -292,16 +292,16 @@ class LanguageModel:
 
     @property
     def cost_curve(self) -> tuple[CostPoint, ...]:
-        """The cost curve as it is now: corrected by every forward since it was measured."""
+        """The current cost curve, corrected by every forward since it was measured."""
         return self.costs.points()
 
     @property
     def forward_seconds(self) -> float:
-        """Time of a forward with one token, as of late; 0 where none was measured."""
+        """Current time of a forward with one token; 0 if none was measured."""
         return self.costs.forward_seconds
 
     def info(self, *, strategies: Sequence[str] = (), prefix_caching: bool = False) -> ModelInfo:
-        """What the service tells its clients."""
+        """The description of the model for the service's clients."""
         folder = self.options.folder
         return ModelInfo(
             model_name=folder.resolve().name,

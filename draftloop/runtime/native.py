@@ -1,4 +1,4 @@
-"""What loops compiled by numba ask of the machine: another compiled function, and the time."""
+"""For loops compiled by numba: calling another compiled function, and reading the clock."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _clock_gettime: Any = types.ExternalFunction(
 
 
 def _call(_typing: Any, function: Any, record: Any) -> Any:
-    """call(function, record): a kernel at an address, with the address of its record."""
+    """call(function, record): calls a kernel by address with its record's address."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = ir.IntType(8).as_pointer()
@@ -36,7 +36,7 @@ call: Callable[[int, int], None] = cast(Any, intrinsic(_call))
 
 @compiled
 def nanoseconds() -> int:
-    """`time.perf_counter_ns`."""
+    """`time.perf_counter_ns` for compiled code."""
     time = np.empty(2, np.int64)
     _clock_gettime(_MONOTONIC, time.ctypes.data)
     return int(time[0] * 1_000_000_000 + time[1])

@@ -18,11 +18,11 @@ from draftloop.runtime import cpu_noise
 from draftloop.runtime.cpu_linear import UNIT
 from draftloop.runtime.hashing import GOLDEN_32, MASK_32, MIX_SHIFT, MIX_STEPS, mix64
 
-# What is kept of positions that nobody asks for now, and values of all that are kept: 16 MiB.
+# Maximum positions, and values, that are kept (16 MiB).
 KEPT_POSITIONS, KEPT_VALUES = 256, 1 << 22
-# So many positions, or values, are drawn at a time: each alone costs many times its share.
+# Maximum positions, and values, computed at a time: one by one they would cost far more.
 DRAWN_AT_ONCE, MOST_VALUES = 8, 1 << 16
-# On a GPU starting the two dozen operations is all that takes time.
+# The same on a GPU, where almost all of the time goes into launching two dozen kernels.
 DRAWN_ON_GPU, MOST_VALUES_ON_GPU = 32, 1 << 20
 
 Words = npt.NDArray[np.unsignedinteger]
@@ -36,7 +36,7 @@ def _mix32(value: Tensor) -> Tensor:
 
 
 class GumbelNoise:
-    """Noise vectors of one seed, one per position, kept while they may be asked for again."""
+    """Noise vectors of one seed, one per position, cached while they may be needed again."""
 
     def __init__(self, seed: int, vocabulary_size: int, device: torch.device) -> None:
         self._seed_key = mix64(seed)
@@ -53,12 +53,12 @@ class GumbelNoise:
         return torch.stack(self.rows(positions))
 
     def rows(self, positions: Sequence[int]) -> list[Tensor]:
-        """The same row by row, each contiguous."""
+        """The rows of `at`, each a contiguous tensor."""
         self.prepare(positions)
         return [self._kept[position] for position in positions]
 
     def prepare(self, positions: Sequence[int]) -> None:
-        """Draws what `at` will be asked for, while there is time."""
+        """Computes and caches the noise of these positions, ahead of `at` and `rows`."""
         missing = sorted(set(positions).difference(self._kept))
         if missing:
             missing += self._following(missing)
@@ -66,7 +66,7 @@ class GumbelNoise:
             self._kept.update(zip(missing, self._draw(missing), strict=True))
 
     def _following(self, positions: Sequence[int]) -> list[int]:
-        """Positions behind these that will be asked for next."""
+        """Positions after these that will be needed next."""
         count, values = self._at_once
         most = min(count, values // self._vocabulary_size)
         behind = range(positions[-1] + 1, positions[-1] + 1 + most - len(positions))
@@ -90,7 +90,7 @@ class GumbelNoise:
 
 
 def _hash_on_cpu(vocabulary_size: int, keys: Words) -> Words:
-    """uint32 [keys, vocabulary]; numpy wraps around by itself, in a third of torch's time."""
+    """uint32 [keys, vocabulary]; numpy's uint32 wraps around, in a third of torch's time."""
     tokens = np.arange(vocabulary_size, dtype=np.uint32) * np.uint32(GOLDEN_32)
     low, high = keys.astype(np.uint32)[:, None], (keys >> np.uint64(32)).astype(np.uint32)[:, None]
     return _mix32_on_cpu(_mix32_on_cpu(tokens + low) ^ high)
@@ -106,7 +106,7 @@ def _mix32_on_cpu(value: Words) -> Words:
 
 
 def _gumbel_on_cpu(hashed: Words) -> npt.NDArray[np.float32]:
-    """`_gumbel` of uint32."""
+    """`_gumbel` on uint32."""
     value = hashed.astype(np.float64)
     np.subtract(2.0**32 - 0.5, value, out=value)
     value *= 2.0**-32
@@ -116,7 +116,7 @@ def _gumbel_on_cpu(hashed: Words) -> npt.NDArray[np.float32]:
 
 
 def _hash(vocabulary_size: int, keys: Words, device: torch.device) -> Tensor:
-    """The same 32-bit values in int64 on any device."""
+    """The 32-bit values of `_hash_on_cpu`, held in int64, on any device."""
     tokens = torch.arange(vocabulary_size, device=device) * GOLDEN_32
     low = torch.from_numpy((keys & np.uint64(MASK_32)).astype(np.int64)).to(device)[:, None]
     high = torch.from_numpy((keys >> np.uint64(32)).astype(np.int64)).to(device)[:, None]
@@ -126,7 +126,7 @@ def _hash(vocabulary_size: int, keys: Words, device: torch.device) -> Tensor:
 def _gumbel(hashed: Tensor) -> Tensor:
     """Standard Gumbel variates of 32-bit values h: -log(-log(1 - (h + 1/2) / 2^32)).
 
-    In float64 the argument is exact and never 0 or 1, so both tails are fine.
+    In float64 the argument is exact and never 0 or 1, so both tails are correct.
     """
     uniform = hashed.to(torch.float64).neg_().add_(2.0**32 - 0.5).mul_(2.0**-32)
     return uniform.log_().neg_().log_().neg_().to(torch.float32)

@@ -1,6 +1,6 @@
-"""What the other ranks of a split model are told, so that all of them do the same.
+"""Messages to the other ranks of a split model, so that all ranks do the same.
 
-The rank that holds the sessions decides; the others know nothing but rows of the cache.
+Rank 0 holds the sessions and decides; the others know only rows of the cache.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ if TYPE_CHECKING:
 
 
 class Order(Protocol):
-    """Can be pickled."""
+    """An operation for another rank; can be pickled."""
 
     def carry_out(self, model: LanguageModel) -> None:
-        """Does it with the part of the model that this rank holds."""
+        """Executes it on the part of the model that this rank holds."""
 
 
 class Lead(Protocol):
-    """Who does it too."""
+    """Passes the leader's operations on to the other ranks."""
 
     def tell(self, order: Order) -> None:
-        """Has the other ranks do what this one is about to do; in the order in which it is told."""
+        """Makes the other ranks do what this one is about to do, in the order of the calls."""
 
     def broken(self, error: Exception) -> None:
-        """Takes in that this rank has failed at what the others were told."""
+        """Handles a failure of this rank at an operation that the others were told to do."""
 
 
 class Nobody:
-    """The lead of a model that one process holds."""
+    """The lead of a model that one process holds: does nothing."""
 
     def tell(self, order: Order) -> None:
-        """There is nobody to tell."""
+        """Does nothing, as there are no other ranks."""
 
     def broken(self, error: Exception) -> None:
-        """There is nobody who waits."""
+        """Does nothing, as no other rank waits."""
 
 
 NOBODY: Lead = Nobody()
@@ -46,19 +46,19 @@ NOBODY: Lead = Nobody()
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A forward; `rows` are those whose logits are wanted."""
+    """A forward; `rows` are the rows whose logits are wanted."""
 
     batch: Batch
     rows: Sequence[int]
 
     def carry_out(self, model: LanguageModel) -> None:
-        """The logits are the leader's to read."""
+        """Runs this rank's part; only the leader reads the logits."""
         model.run_batch(self.batch, self.rows)
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Rows of the cache from one slot to another: see `KVCache.copy`."""
+    """Copying of rows between slots: see `KVCache.copy`."""
 
     source: int
     target: int
@@ -72,7 +72,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Rows of one slot together: see `KVCache.move`."""
+    """Compaction of rows in one slot: see `KVCache.move`."""
 
     index: int
     rows: Sequence[int]

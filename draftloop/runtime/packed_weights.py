@@ -1,5 +1,6 @@
-"""Weights of a few bits in 32-bit integers, as GPTQ (arXiv 2210.17323) and AWQ (2306.00978) pack
-them: a zero point and a scale for every group of a column's rows.
+"""Unpacks weights that GPTQ (arXiv 2210.17323) and AWQ (2306.00978) pack into 32-bit integers.
+
+There is a zero point and a scale for every group of a column's rows.
 """
 
 from __future__ import annotations
@@ -17,21 +18,21 @@ from draftloop.errors import StartupFailure
 from draftloop.runtime.stored_weights import weight_files
 
 INTEGER = 32
-# Which of eight columns the parts of an integer are, lowest bits first.
+# Column of each of the eight parts of an integer, lowest bits first.
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 PACKED = "qweight"
 NEEDED = (PACKED, "qzeros", "scales")
-PARTS = (*NEEDED, "g_idx")  # by rows: their groups
+PARTS = (*NEEDED, "g_idx")  # g_idx: the group of every row
 
-# A layer's parts by name, to its weight [out, in].
+# Maps a layer's parts by name to its weight [out, in].
 Unpack = Callable[[Mapping[str, Tensor]], Tensor]
 
 
 def plain_weights(folder: Path, said: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Tensor]:
-    """All weights of a checkpoint by name, the packed ones as the numbers that they stand for.
+    """All weights of a checkpoint by name, with the packed ones dequantized to `dtype`.
 
-    `said` is the configuration's `quantization_config`. Raises StartupFailure where it names a way
-    to pack that is not known, or a layer lacks a part.
+    `said` is the configuration's `quantization_config`. Raises StartupFailure if the packing is not
+    supported or a layer lacks a part.
     """
     unpack = _way_of(folder, said)
     weights: dict[str, Tensor] = {}
@@ -58,7 +59,7 @@ def _cast(weight: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _way_of(folder: Path, said: Mapping[str, Any]) -> Unpack:
-    """Raises StartupFailure where it is none of those below."""
+    """The function that unpacks this format. Raises StartupFailure if it is not supported."""
     bits = said.get("bits")
     if said.get("quant_method") == "awq":
         version = str(said.get("version", "gemm")).lower()
@@ -67,7 +68,7 @@ def _way_of(folder: Path, said: Mapping[str, Any]) -> Unpack:
         return _unpack_awq
     if bits not in (2, 4, 8):
         raise _unknown(folder, "2, 4 or 8 bits", bits)
-    # the first version keeps zero points less one
+    # the first version stores zero points minus one
     less = 0 if said.get("checkpoint_format") == "gptq_v2" else 1
     return lambda parts: _unpack_gptq(parts, bits, less)
 
@@ -77,13 +78,13 @@ def _unknown(folder: Path, rule: str, found: object) -> StartupFailure:
 
 
 def _unpack_gptq(parts: Mapping[str, Tensor], bits: int, less: int) -> Tensor:
-    """Integers hold parts of a column's rows, those of zero points parts of a group's columns."""
+    """Integers pack rows of a column; those of zero points pack columns of a group."""
     rows = unpacked(parts[PACKED].T, bits).T
     return _plain(rows, unpacked(parts["qzeros"], bits) + less, parts)
 
 
 def _unpack_awq(parts: Mapping[str, Tensor]) -> Tensor:
-    """Integers hold parts of a row's columns, or of a group's."""
+    """Integers pack columns of a row, and for zero points columns of a group."""
     eight = len(AWQ_ORDER)
     order = torch.tensor(AWQ_ORDER).argsort()
     rows, zeros = (
@@ -94,7 +95,7 @@ def _unpack_awq(parts: Mapping[str, Tensor]) -> Tensor:
 
 
 def _plain(rows: Tensor, zeros: Tensor, parts: Mapping[str, Tensor]) -> Tensor:
-    """float32 [out, in], from integers [in, out] and zero points [groups, out] of their rows."""
+    """The weight, float32 [out, in], from integers [in, out] and zero points [groups, out]."""
     groups = parts.get("g_idx")
     if groups is None:
         groups = torch.arange(len(rows)) // (len(rows) // len(zeros))
@@ -104,7 +105,7 @@ def _plain(rows: Tensor, zeros: Tensor, parts: Mapping[str, Tensor]) -> Tensor:
 
 
 def unpacked(integers: Tensor, bits: int) -> Tensor:
-    """int32 [rows, n] to the int32 [rows, n x 32 / bits] in them, lowest bits first."""
+    """Unpacks int32 [rows, n] to int32 [rows, n x 32 / bits], lowest bits first."""
     shifts = torch.arange(0, INTEGER, bits, dtype=torch.int32)
     parts: Tensor = integers[..., None] >> shifts & (1 << bits) - 1
     return parts.flatten(1)

@@ -1,4 +1,4 @@
-"""Penalties for tokens that were there before."""
+"""Penalties for tokens that occurred before."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from draftloop.request import SamplingParameters
 
 
 class Penalties:
-    """Of one session. Repetition looks at prompt and output, the others at the output alone.
+    """The penalties of one session.
 
-    Only tokens that were seen are computed anew: of 150,000 in a vocabulary a text has a thousand.
+    The repetition penalty counts prompt and output, the others the output only. Only the logits of
+    tokens seen so far are recomputed: of a vocabulary of 150,000, a text uses about a thousand.
     """
 
     def __init__(
@@ -22,31 +23,31 @@ class Penalties:
         self._parameters = parameters
         self._in_prompt = torch.zeros(vocabulary_size, dtype=torch.bool, device=device)
         self._output_counts = torch.zeros(vocabulary_size, device=device)
-        # Tokens of prompt, output and drafts, and where each of them is in `_seen`.
+        # Tokens of prompt, output and drafts, and the index of each in `_seen`.
         self._seen = torch.empty(0, dtype=torch.long, device=device)
         self._places: dict[int, int] = {}
 
     def observe_prompt(self, token_ids: Sequence[int]) -> None:
-        """Counts in the prompt."""
+        """Adds the prompt's tokens."""
         if token_ids:
             self._see(token_ids)
             self._in_prompt[self._tensor(token_ids)] = True
 
     def observe_output(self, token_ids: Sequence[int]) -> None:
-        """Counts in tokens that were committed after the prompt."""
+        """Counts tokens that were committed after the prompt."""
         if token_ids:
             self._see(token_ids)
             ones = torch.ones(len(token_ids), device=self._seen.device)
             self._output_counts.index_add_(0, self._tensor(token_ids), ones)
 
     def applied(self, logits: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
-        """The logits [rows, vocabulary] with penalties; each row comes after its path as well."""
+        """The logits [rows, vocabulary] with penalties; a row's drafted path counts as output."""
         self._see(token for path in paths for token in path)
         said = logits[:, self._seen]
         return logits.index_copy(1, self._seen, self._penalized(said, self._counts(paths)))
 
     def _counts(self, paths: Sequence[Sequence[int]]) -> Tensor:
-        """[rows, seen] how often each token seen is in the output and the row's path."""
+        """[rows, seen]: how often each seen token occurs in the output and the row's path."""
         counts = self._output_counts[self._seen].repeat(len(paths), 1)
         rows = [row for row, path in enumerate(paths) for _ in path]
         if rows:

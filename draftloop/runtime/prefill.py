@@ -1,4 +1,4 @@
-"""Bringing a slot up to the committed text."""
+"""Prefill: computes the keys and values of a slot's committed tokens."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def prefill(
     chunk_tokens: int,
     whole: bool = False,
 ) -> Task[None]:
-    """Runs the committed tokens that are not in the cache yet, but for the last one or more.
+    """Runs the committed tokens that are not in the cache yet, except the last one.
 
-    In chunks, so that a long prompt shares the forwards with other sessions' rounds: of
-    `chunk_tokens`, or as many as one forward should take. What is left, up to a chunk, goes with
-    the forward that wants logits; where none is wanted yet the `whole` text is run meanwhile.
+    Runs in chunks, so that a long prompt shares forwards with other sessions' rounds. A chunk has
+    at most `chunk_tokens`, and no more than one forward should take (`StepSize`). Without `whole`,
+    up to one chunk is left to the next forward, the one that returns logits.
     """
     slot.advance(committed)
     end = len(committed) - 1
@@ -30,14 +30,14 @@ def prefill(
     bring(slot, end)
 
     def piece() -> Forward:
-        """Up to a chunk."""
+        """The forward over the next chunk."""
         left = end - slot.length
         size = min(chunk_tokens, model.step_size.prompt_tokens, left)
         chunk = committed[slot.length : slot.length + size]
         return Forward(model, slot, chunk, logits_from=size, left=left, renewed=renewed)
 
     def renewed() -> Forward:
-        """The same behind what others have computed meanwhile."""
+        """The next chunk after copying rows that other sessions have computed meanwhile."""
         bring(slot, end - 1)
         return piece()
 

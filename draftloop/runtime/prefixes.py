@@ -1,11 +1,13 @@
-"""Common beginnings of texts are computed once: the rows that a slot holds are shared.
+"""Prefix caching: keys and values of a common prefix are computed once and shared.
 
-A slot keeps its rows when its session ends. A session that goes on with such a text, as the next
-turn of a chat does, takes that slot; for any other the rows of the longest beginning that a slot
-holds, a running session's too, are copied, which takes a hundredth of computing them. A row is the
-same whatever was computed beside it, so nothing that is said changes.
+A slot keeps its rows when its session ends. A session that continues such a text, for instance the
+next turn of a chat, takes over that slot. For any other session, the rows of the longest common
+prefix are copied from the slot that holds it, even a running session's. That takes a hundredth of
+the time of computing them. A row does not depend on what was computed with it, so outputs do not
+change.
 
-Only sessions of one `group` share: how long a prompt takes tells whether its beginning was there.
+Only sessions of one `group` share, since the time that a prompt takes reveals whether its prefix
+was cached.
 """
 
 from __future__ import annotations
@@ -18,27 +20,27 @@ import numpy.typing as npt
 
 from draftloop.runtime.kv_cache import KVCache, Slot
 
-LEAST = 16  # tokens; fewer are computed as soon as they are found
-# Of what a slot holds, a session that goes on with it begins with so much: less is copied, so that
-# a beginning that many texts have outlives the rest of one of them.
+LEAST = 16  # tokens; computing fewer takes no longer than finding them
+# A session takes over a slot only if it shares at least this part of the slot's rows. Otherwise
+# they are copied, so that the next session with the same prefix still finds them.
 MOST_OF_IT = 0.5
 
 
 @dataclass(slots=True, eq=False)
 class Text:
-    """A session's committed tokens, as they grow, and with whom it shares their rows.
+    """A session's committed tokens, as they grow, and the group that may share their rows.
 
-    `read_only`: it takes from others and gives them nothing.
+    `read_only`: the session uses rows of others, but others do not use its rows.
     """
 
     tokens: Sequence[int]
     group: str
     read_only: bool = False
-    # Of the tokens, those that were compared before: they grow, and never change.
+    # The tokens converted for comparison so far: they are only ever appended to.
     _known: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
     def first(self, count: int) -> npt.NDArray[np.int64]:
-        """So many of the tokens; from the engine's thread and the event loop's."""
+        """The first `count` tokens; called from the engine's thread and the event loop."""
         known = self._known  # read once: the other thread may replace it
         if len(known) < count:
             new = np.array(self.tokens[len(known) :], np.int64)
@@ -47,7 +49,7 @@ class Text:
 
 
 def acquire(cache: KVCache, max_pending: int, text: Text) -> Slot:
-    """A slot for this text, which may hold its beginning already."""
+    """A slot for a session with this text, which may already hold a prefix of it."""
     kept = {slot.index: (_common(slot, text), slot.length) for slot in cache.kept_slots()}
     best = max(kept, key=lambda index: kept[index][0], default=None)
     count, length = kept[best] if best is not None else (0, 0)
@@ -60,9 +62,10 @@ def acquire(cache: KVCache, max_pending: int, text: Text) -> Slot:
 
 
 def bring(slot: Slot, most: int) -> None:
-    """Copies to the slot the rows behind its own that another slot has of the same text.
+    """Extends the slot's rows by copying from the slot with the longest common prefix.
 
-    Up to position `most`, and none where they are fewer than LEAST. On the engine's thread only.
+    Copies up to position `most`, but only if there are at least LEAST rows to copy. On the engine's
+    thread only.
     """
     text, cache = slot.text, slot.cache
     if text is None or slot.pending or most < slot.length + LEAST:
@@ -78,20 +81,20 @@ def bring(slot: Slot, most: int) -> None:
 
 
 def computes_for(first: Slot, other: Slot) -> bool:
-    """Whether rows that the first is about to compute are the other's next ones too."""
+    """Whether rows that `first` is about to compute will also be the next ones of `other`."""
     if first.text is None or other.text is None or first.text.read_only:
         return False
     return _alike(first.text, other.text) >= max(first.length, other.length) + LEAST
 
 
 def _common(slot: Slot, text: Text) -> int:
-    """How many rows of the slot are those of the text's first tokens; never of all of them."""
+    """How many rows of the slot match a prefix of the text; always fewer than its tokens."""
     held = slot.text
     return 0 if held is None or held.read_only else min(_alike(held, text), slot.length)
 
 
 def _alike(first: Text, other: Text) -> int:
-    """How many tokens both begin with, within one group; never all of the other's."""
+    """Length of the common prefix within one group; always less than the length of `other`."""
     most = min(len(first.tokens), len(other.tokens) - 1)
     if first.group != other.group or most < LEAST:
         return 0

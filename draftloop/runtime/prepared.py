@@ -1,8 +1,8 @@
-"""Forwards of one session that compiled code lays out and runs by itself, several in a row.
+"""Forwards of one session that compiled code lays out and runs by itself, several in sequence.
 
-What a forward is told and what it says are arrays at fixed places; records that name them go to
-`cpu_stack_kernel` and `cpu_choice_kernel`. Laid out by torch and numpy, piece by piece, a forward
-of a small draft model waits for Python longer than it takes.
+Inputs and outputs are arrays at fixed addresses. Records with these addresses are passed to
+`cpu_stack_kernel` and `cpu_choice_kernel`. If torch and numpy laid out each forward, a small draft
+model would spend more time in Python than in its forwards.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ if UNIT is not None:
     TEMPERATURE, LOGITS = CALL_FIELDS.index("temperature"), STACK_FIELDS.index("logits")
     SLOT, BIASES = SEGMENT_FIELDS.index("slot"), SEGMENT_FIELDS.index("biases")
 
-MOST_FORWARDS = 64  # in a row
+MOST_FORWARDS = 64  # in sequence
 
 
 class Pass(NamedTuple):
-    """A forward that was run: its rows, those of them that are draft nodes, and its time.
+    """A forward that was run: number of rows, of draft nodes among them, and its time.
 
-    `prompt_rows` are those of the `prompts` of so many sessions.
+    `prompt_rows` of the rows belong to prompts, of `prompts` sessions.
     """
 
     rows: int
@@ -52,13 +52,13 @@ class Pass(NamedTuple):
     prompts: int = 0
 
     def prompts_part(self, nanoseconds: int, besides: int = 0) -> int:
-        """Of so much time that it took from somebody, that of prompts, his own rows apart."""
+        """The part of `nanoseconds` spent on prompts; `besides`: the caller's own prompt rows."""
         return nanoseconds * (self.prompt_rows - besides) // max(self.rows, 1)
 
 
 @dataclass(slots=True)
 class Passes:
-    """A wish of the engine's: forwards of one session, run in one call until it is done."""
+    """A wish for the engine: several forwards of one session, run in one call of `run`."""
 
     model: LanguageModel
     slot: Slot
@@ -66,9 +66,10 @@ class Passes:
 
 
 class Wanted(NamedTuple):
-    """What a verification asks for: at a temperature, and likeliest `successors` of every row.
+    """How a verification chooses tokens.
 
-    `cuts`: what is cut off before.
+    `successors`: number of likeliest tokens returned for every row. `cuts`: the filters' parameters
+    (`cutting.Cuts`).
     """
 
     temperature: float
@@ -77,7 +78,7 @@ class Wanted(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """The target's token after every row, and all rows' likeliest ones."""
+    """The target's token after every row, and the likeliest tokens of all rows, concatenated."""
 
     token_ids: list[int]
     successor_ids: list[int]
@@ -85,7 +86,7 @@ class Chosen(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """A record of `cpu_choice_kernel`, and where it writes what it tells."""
+    """A record of `cpu_choice_kernel`, and the array that it writes its results to."""
 
     record: Whole
     said: Floats
@@ -97,7 +98,7 @@ NOTHING = Choice(np.zeros(0, np.int64), np.zeros(0))
 class Prepared:
     """The arrays of one model; used from its engine's thread, by one session at a time.
 
-    `most_nodes`: of a draft. A forward may have so many rows, and the tokens of a round.
+    `most_nodes`: maximum nodes of a draft. A forward may have that many rows and ROUND_TOKENS more.
     """
 
     def __init__(
@@ -135,12 +136,15 @@ class Prepared:
         self._moves = -1
 
     def takes(self, forward: Forward) -> bool:
-        """Whether `forward` may be asked for this: a round's, of which logits are wanted."""
+        """Whether `forward` can be run here: it is small enough, and wants the usual logits.
+
+        These are the logits of the last committed token and of every node.
+        """
         rows = len(forward.committed_token_ids)
         return forward.rows <= self.most_rows and forward.logits_from == max(rows - 1, 0)
 
     def forward(self, forward: Forward) -> Tensor:
-        """The logits, float32 [rows, vocabulary]; stores keys and values."""
+        """Runs a forward; returns its logits, float32 [rows, vocabulary]."""
         slot, length, first = forward.slot, forward.slot.length, forward.slot.pending
         tail = self._entered(forward)
         values = (forward.rows - forward.logits_from) * self._vocabulary_size
@@ -150,15 +154,15 @@ class Prepared:
         return logits[:values].view(-1, self._vocabulary_size)
 
     def verify(self, forward: Forward, noise: Sequence[Tensor], wanted: Wanted) -> Chosen:
-        """A forward over committed tokens and a draft, and the target's tokens after each row.
+        """Runs a forward over committed tokens and a draft; chooses the target's token of each row.
 
-        `noise`: as for `records`, down to the draft's depth. The forward's first row of logits is
-        that of its last committed token.
+        `noise`: as for `records`, down to the draft's depth. The first row is that of the last
+        committed token.
         """
         slot, length = forward.slot, forward.slot.length
         tail = self._entered(forward)
         successors = min(wanted.successors, self._vocabulary_size)
-        # Where nothing is drawn or cut off, the likeliest token is the first of the successors.
+        # Without noise and filters, the chosen token is the first of the successors.
         as_said = not len(noise) and not len(wanted.cuts)
         told = max(1, successors) if as_said else 1
         records = self.records(slot, told, wanted.temperature, noise, wanted.cuts)
@@ -173,11 +177,11 @@ class Prepared:
         )
 
     def logits(self, rows: int) -> Tensor:
-        """[rows, vocabulary]: of a verification that cuts nothing off, until the next one."""
+        """[rows, vocabulary]: the last verification's logits, if it filtered nothing; a view."""
         return self._logits[: rows * self._vocabulary_size].view(rows, self._vocabulary_size)
 
     def _entered(self, forward: Forward) -> Whole:
-        """Counts a forward's rows into its slot; its committed tokens."""
+        """Reserves a forward's rows in its slot; returns its committed tokens."""
         slot = forward.slot
         assert forward.rows <= slot.room(), "the caller checks that the draft fits the context"
         slot.append(len(forward.committed_token_ids))
@@ -194,11 +198,11 @@ class Prepared:
         *,
         weighed: bool = False,
     ) -> Records:
-        """For forwards of a slot, and the best `count` tokens after each of their rows.
+        """Records for forwards of a slot that also choose the best `count` tokens of each row.
 
-        `cuts`: what is cut off before. `noise`: of every position from the one behind the
-        committed text on, none at all where nothing is drawn. `weighed`: what shares of all tokens
-        follow from is told as well. Good until the next call, as long as the noise is kept.
+        `cuts`: the filters' parameters. `noise`: one row for every position after the committed
+        text, or none if greedy. `weighed`: also return what shares of any token are computed from.
+        Valid until the next call; the caller must keep the noise alive.
         """
         self._prepare_stack(slot, self._logits)
         choice = self._choice(count, WEIGHED if weighed else CHOSEN if noise else RANKED)
@@ -218,7 +222,7 @@ class Prepared:
         known.segment[SLOT] = slot.index
 
     def _choice(self, count: int, asked: int) -> Choice:
-        """For the best `count` tokens; temperature and noise are none until they are filled in."""
+        """The record for the best `count` tokens; temperature and noise are filled in later."""
         if (count, asked) not in self._choices:
             rows = self.most_rows
             said, scores = np.empty(rows * (2 * count + 1)), torch.from_numpy(self._records.scores)
@@ -231,7 +235,7 @@ class Prepared:
 
 
 def _tokens(said: Floats, rows: int, count: int) -> list[int]:
-    """The best tokens of so many rows, one row's behind the other's."""
+    """The `count` best tokens of every row, concatenated."""
     if not count:
         return []
     width = 2 * count + 1

@@ -1,6 +1,6 @@
-"""Weights of eight bits or four: a half or a quarter of bfloat16's bytes, which few rows wait for.
+"""Quantization to 8 or 4 bits: half or a quarter of the bytes that a forward of few rows waits for.
 
-What such a model says is not quite what the whole one says; drafting changes none of it, as ever.
+The output may differ from the original model's; drafts do not change it, as always.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from transformers.pytorch_utils import Conv1D
 
 
 class Format(NamedTuple):
-    """How many bits weights have, and activations when they meet them.
+    """Bits of the weights, and of the activations that they are multiplied by.
 
-    Sixteen of these are as good as all; of eight a CPU multiplies twice as many at a time.
+    Activations of 16 bits are not rounded further; of 8 bits, a CPU multiplies twice as many at a
+    time.
     """
 
     weights: int
@@ -25,31 +26,32 @@ class Format(NamedTuple):
 
     @property
     def span(self) -> int:
-        """Activations along k with a scale of their own; a group, where weights have groups."""
+        """Number of activations along k that share a scale: GROUP if weights have groups."""
         return GROUP if self.weights == 4 else SPAN
 
 
 FORMATS = {"int8": Format(8, 16), "w8a8": Format(8, 8), "w4a8": Format(4, 8)}  # by option
 SPAN = 512
-GROUP = 128  # weights of four bits along k with a scale of their own
-MOST = 127  # of a weight of eight bits, and of an activation; -128 has no counterpart
+GROUP = 128  # weights of four bits along k that share a scale
+MOST = 127  # maximum of an 8-bit weight or activation; -128 has no positive counterpart
 LEAST_OF_FOUR, MOST_OF_FOUR = -8, 7
-# Steps that a group's largest weight may take; what is beyond the range is cut off, and the others
-# are rounded more finely. The scale with the least square error is taken: that of a checkpoint
-# which had such weights, where its groups are the same and reach to an end of the range.
+# Candidates for the number of steps that a group's largest weight gets. With more steps than the
+# range has, it is clipped and the others are rounded more finely. The scale with the least squared
+# error is taken. For a checkpoint that was quantized with the same groups, and whose groups reach
+# an end of the range, that is the checkpoint's own scale.
 STEPS = (7.0, 7.5, 8.0, 8.5, 9.0, 9.5)
-ROWS_AT_A_TIME = 256  # outputs that are quantized together, so that a cache holds them
-MULTIPLE = 16  # of inputs: what the kernel of `cpu_linear` takes
-HEADS = ("lm_head", "embed_out")  # as transformers names them
-ROUTERS = ("gate", "router")  # of experts: a sliver of the bytes, and a choice hangs on them
-SHARE = 1 / 128  # of a weight that is multiplied: float16 ends at 65,504
+ROWS_AT_A_TIME = 256  # outputs that are quantized together, so that they fit a cache
+MULTIPLE = 16  # the inputs must be a multiple of it, for the kernel of `cpu_linear`
+HEADS = ("lm_head", "embed_out")  # transformers' names
+ROUTERS = ("gate", "router")  # of experts: few bytes, but the choice of experts depends on them
+SHARE = 1 / 128  # weights are multiplied by it, as float16 ends at 65,504
 
 
 class Quantized(NamedTuple):
     """A matrix as integers.
 
-    values: int8 [outputs, k], of eight bits from -127 to 127, of four from -8 to 7; scales: float32
-    [outputs, groups], what the values are to be multiplied by: all of an output, or GROUP along k.
+    values: int8 [outputs, k], from -127 to 127 for 8 bits, from -8 to 7 for 4. scales: float32
+    [outputs, groups], the factors of the values: one per output, or one per GROUP along k.
     """
 
     values: Tensor
@@ -58,26 +60,26 @@ class Quantized(NamedTuple):
 
     @property
     def dense(self) -> Tensor:
-        """The matrix that it stands for, float32 [outputs, k]."""
+        """The dequantized matrix, float32 [outputs, k]."""
         depth, groups = self.values.shape[1], self.scales.shape[1]
         size = depth if groups == 1 else GROUP
         return self.values * self.scales.repeat_interleave(size, dim=1)[:, :depth]
 
 
 def quantized(weight: Tensor, form: Format) -> Quantized:
-    """Rounds a matrix [outputs, k] to the nearest."""
+    """Quantizes a matrix [outputs, k], rounding to nearest."""
     if form.weights == 4:
         parts = [_in_groups(part) for part in weight.detach().split(ROWS_AT_A_TIME)]
         values, scales = (torch.cat(each) for each in zip(*parts, strict=True))
         return Quantized(values, scales, form)
     wide = weight.detach().float()
-    scales = wide.abs().amax(dim=1, keepdim=True) / MOST  # the largest of an output becomes 127
+    scales = wide.abs().amax(dim=1, keepdim=True) / MOST  # an output's largest weight becomes 127
     scales[scales == 0] = 1
     return Quantized((wide / scales).round_().to(torch.int8), scales, form)
 
 
 def _in_groups(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Values of four bits and their scales."""
+    """The 4-bit values of a matrix, and their scales."""
     depth = weight.shape[1]
     groups = functional.pad(weight.float(), (0, -depth % GROUP)).unflatten(1, (-1, GROUP))
     largest = groups.abs().amax(dim=2, keepdim=True)
@@ -94,7 +96,7 @@ def _in_groups(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def rounded(x: Tensor, span: int = SPAN) -> Tensor:
-    """Activations [..., k] as 8 bits hold them: the largest of a span becomes 127."""
+    """Activations [..., k] rounded as by 8 bits; the largest of each span becomes 127."""
     spans = functional.pad(x.float(), (0, -x.shape[-1] % span)).unflatten(-1, (-1, span))
     scales = spans.abs().amax(dim=-1, keepdim=True) / MOST
     spans = (spans / scales.clamp(min=torch.finfo(torch.float32).tiny)).round() * scales
@@ -103,13 +105,13 @@ def rounded(x: Tensor, span: int = SPAN) -> Tensor:
 
 
 class QuantizedLinear(nn.Module):
-    """A linear layer with weights of few bits, through torch, on any device.
+    """A linear layer with quantized weights, by torch operations, on any device.
 
-    Takes [..., in_features] of any floating format and returns [..., out_features] of it.
+    Takes [..., in_features] of any floating-point dtype; returns [..., out_features] of that dtype.
     """
 
     def __init__(self, weight: Quantized, bias: Tensor | None, dtype: torch.dtype) -> None:
-        """Keeps the tensors; `dtype` is the format of the layer that this one replaces."""
+        """Keeps the tensors; `dtype` is that of the layer that this one replaces."""
         super().__init__()
         self.out_features, self.in_features = weight.values.shape
         self.format = weight.format
@@ -121,7 +123,7 @@ class QuantizedLinear(nn.Module):
 
     @property
     def matrix(self) -> Quantized:
-        """What it multiplies by."""
+        """The quantized matrix."""
         values = self.weight if self.format.weights == 8 else _apart(self.weight)
         return Quantized(values, self.get_buffer("scales"), self.format)
 
@@ -140,13 +142,13 @@ class QuantizedLinear(nn.Module):
 
 
 def _in_pairs(values: Tensor) -> Tensor:
-    """Two values of four bits in a byte: int8 [outputs, k] to [outputs, k / 2]."""
+    """Packs two 4-bit values per byte: int8 [outputs, k] to [outputs, k / 2]."""
     low, high = values[:, 0::2], values[:, 1::2]
     return (low & 15) | (high << 4)
 
 
 def _apart(pairs: Tensor) -> Tensor:
-    """What `_in_pairs` was made of."""
+    """The inverse of `_in_pairs`."""
     return torch.stack([(pairs << 4) >> 4, pairs >> 4], dim=2).flatten(1)
 
 
@@ -154,9 +156,9 @@ Linear = nn.Linear | QuantizedLinear
 
 
 def stacked(layers: Sequence[Linear]) -> Linear:
-    """A layer whose outputs are those of layers of one kind, one after the other.
+    """Joins layers of one kind to one layer with their outputs concatenated.
 
-    Of these either all have a bias or none.
+    Either all of them have a bias or none.
     """
     biases = [cast(Tensor, layer.bias) for layer in layers if layer.bias is not None]
     bias = torch.cat(biases) if biases else None
@@ -174,10 +176,10 @@ def stacked(layers: Sequence[Linear]) -> Linear:
 
 
 def quantize(model: nn.Module, form: Format) -> None:
-    """Replaces, in place, the linear layers of `model` whose inputs are a multiple of 16.
+    """Quantizes, in place, linear layers and `Conv1D`s whose inputs are a multiple of MULTIPLE.
 
-    And transformers' `Conv1D`s. Routers stay whole, and so does an embedding that shares its matrix
-    with the head. A head has eight bits at least: every choice of a token hangs on it.
+    Routers stay unquantized, as does an embedding that shares its matrix with the head. The head
+    gets at least 8 bits, since every choice of a token depends on it.
     """
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
@@ -193,7 +195,7 @@ def _is_small_head(name: str, form: Format) -> bool:
 
 
 def whole_parts(layer: nn.Module) -> tuple[Tensor, Tensor | None] | None:
-    """Matrix [outputs, k] and bias of a whole layer that only multiplies; None of any other."""
+    """Matrix [outputs, k] and bias of an unquantized plain linear layer; None for others."""
     if type(layer) is nn.Linear:
         return layer.weight, layer.bias
     if type(layer) is Conv1D:

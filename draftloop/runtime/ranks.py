@@ -21,23 +21,23 @@ from draftloop.runtime.model import LanguageModel
 from draftloop.runtime.orders import Order
 
 COMMAND = (sys.executable, "-P", "-m", "draftloop.runtime.follower")
-LAST_WORDS_S = 10.0  # for this rank to say itself what is wrong: most often they all find it
-STOP_S = 5.0  # for the others to end by themselves
+LAST_WORDS_S = 10.0  # time for this rank to report an error itself, as usually all ranks find it
+STOP_S = 5.0  # time for the other ranks to end by themselves
 
 log = logs.get(__name__)
 
 
 class Ranks:
-    """Processes that hold a part of a model each and do what they are told.
+    """The processes of the other ranks, each of which holds a part of the model.
 
-    One that ends takes this process along: its forwards could not end. Whoever was served by it
-    goes on with another replica.
+    If one ends, this process ends too, as its forwards could not complete. Its sessions continue on
+    another replica.
     """
 
     def __init__(self, options: ModelOptions, prepare: Callable[[], None]) -> None:
-        """`prepare` is pickled and called in each of the others, as for its logs.
+        """`prepare` is pickled and called in each other rank, for instance to configure logs.
 
-        Raises StartupFailure or InvalidInput where the model cannot be split among so many.
+        Raises StartupFailure or InvalidInput if the model cannot be split among that many ranks.
         """
         tensor_parallel.require_splittable(options)
         self._options = options
@@ -60,7 +60,7 @@ class Ranks:
         orders.send(enlistment)
 
     def model(self) -> LanguageModel:
-        """The model, when all ranks have loaded their parts; it leads them from then on.
+        """Loads this rank's part, together with the other ranks; the model leads them from then on.
 
         Raises what `LanguageModel` raises.
         """
@@ -75,18 +75,18 @@ class Ranks:
         return model
 
     def tell(self, order: Order) -> None:
-        """Has the others do the same."""
+        """Sends an order to the other ranks."""
         message = pickle.dumps(order, pickle.HIGHEST_PROTOCOL)
         for orders in self._orders:
             orders.send_bytes(message)
 
     def broken(self, error: Exception) -> None:
-        """Ends the process: the others are in the middle of what this one has left."""
+        """Ends the process: the other ranks wait inside a forward that this one has left."""
         log.error("a forward of a split model failed", exc_info=error)
         os._exit(FAILED)
 
     def stop(self) -> None:
-        """Ends the others."""
+        """Ends the other ranks."""
         self._stopping.set()
         for orders in self._orders:
             orders.close()

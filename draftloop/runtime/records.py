@@ -1,4 +1,4 @@
-"""The arrays of a forward that compiled code lays out by itself."""
+"""The arrays of a forward that compiled code lays out by itself (`prepared`)."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ STACK_ENTRY, CHOICE_ENTRY, LANES = 0, 1, 2  # of `Records.entries`
 
 
 class Records(NamedTuple):
-    """What one forward needs, and the choice of tokens behind it.
+    """The arrays of one forward and of the choice of tokens after it.
 
-    stack, choice: the kernels' records, by addresses and sizes; entries: the addresses of the two
-    kernels, and lanes of a vector. numbers: [3, rows], tokens, positions and rows whose logits are
-    chosen from. segment: see `cpu_stack_kernel`; window: the address of `bias` and its rows'
-    length. bias: room for [rows, stored], 0 where a row sees a key, else -inf. said: float64 [rows,
-    2 x count + 1], see `cpu_choice_kernel`. scores: float32 [rows, width]. noise: addresses of the
-    noise of positions, from the one behind the committed text on. times: [forwards, 3], see `Pass`.
-    logits: float32 [rows, vocabulary]; cuts: what is cut off of them; scratch: its room for a row.
+    entries: addresses of the two kernels, and lanes per vector. stack, choice: the kernels'
+    records. numbers: [3, rows]: token ids, positions, and the rows that tokens are chosen for.
+    segment: see `cpu_stack_kernel`. window: address of `bias` and length of its rows. bias: buffer
+    for [rows, stored], 0 where a row attends to a key, else -inf. said: float64 [rows, 2 x count +
+    1], see `cpu_choice_kernel`. scores: float32 [rows, width]. noise: addresses of the noise rows,
+    for each position after the committed text. times: [forwards, 3], see `Pass`. logits: float32
+    [rows, vocabulary]. cuts: the filters' parameters. scratch: the filters' buffers.
     """
 
     entries: Whole

@@ -1,7 +1,7 @@
-"""What transformers itself says of a short text, to be compared with what we say of it.
+"""Compares our logits with those of transformers' own code, on a short text at startup.
 
 Attention can differ in ways that no list of models foresees: a bias by distance, a second softmax,
-a look ahead. What was never compared would be served, and wrong, without a word.
+attending ahead. Without the comparison, such a model would silently be served with wrong outputs.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ if TYPE_CHECKING:
 
 Input = tuple[list[int], list[int], list[int]]  # committed tokens, nodes, their parents
 
-PROMPT, DEPTH = 12, 4  # tokens, where there is room for so many
-STRIDE = 7919  # a prime: token ids from all over the vocabulary
-# Of how far logits lie apart from text to text. Roundings in bfloat16 come to some hundredths,
-# attention of another kind to one half or more. So may experts of four bits beside whole ones: such
-# models are refused only where they say something else altogether.
+PROMPT, DEPTH = 12, 4  # tokens, if the context has room for them
+STRIDE = 7919  # a prime, for token ids from all over the vocabulary
+# Maximum distance of the logits, relative to how far logits of different texts lie apart. Rounding
+# in bfloat16 gives a few hundredths, another kind of attention one half or more. Experts rounded to
+# four bits may give as much; such models are refused only if their logits are entirely different.
 MOST_APART, MOST_APART_OF_COARSE_EXPERTS = 0.25, 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A prompt, a draft of two branches behind it, and the logits after the prompt and every node.
+    """A prompt, a draft of two branches after it, and transformers' logits.
 
-    logits: float32 [1 + nodes, vocabulary]; the branches' nodes come in turns.
+    nodes: those of the two branches alternate. logits: float32 [1 + nodes, vocabulary], after the
+    prompt and every node.
     """
 
     prompt: list[int]
@@ -45,17 +46,17 @@ class Reference:
     logits: Tensor
 
     def require_same(self, model: LanguageModel) -> bool:
-        """Whether a row is the same bit by bit, alone and among those of a draft.
+        """Whether a row's logits are bit for bit the same alone and in a draft.
 
-        Raises StartupFailure where the model as we run it says something else, or either says what
-        is no finite number.
+        Raises StartupFailure if our logits differ too much from the reference, or if either are not
+        finite.
         """
         _require_finite(self.logits, model, overflow.AT_FAULT)
         *before, last = self.prompt
         nodes = self.nodes[: model.options.max_draft_nodes]
         draft = nodes, [max(node - 2, ROOT) for node in range(len(nodes))]
         branch = [0, *range(1, 1 + len(nodes), 2)]
-        # In forwards behind the first: a layer may attend more than once, and keep what came last.
+        # Not in the first forward: a layer may attend more than once and store the last keys only.
         together = self._said(model, before, [([last], *draft)])
         singly: list[Input] = [([token], [], []) for token in (last, *nodes[::2])]
         alone = self._said(model, before, singly)
@@ -64,7 +65,7 @@ class Reference:
         return torch.equal(alone, together[branch])
 
     def _said(self, model: LanguageModel, before: list[int], inputs: Sequence[Input]) -> Tensor:
-        """The logits of the inputs, run one after the other behind these tokens, if any."""
+        """The logits of the inputs, run one after the other, after the tokens `before`, if any."""
         first: list[Input] = [(before, [], [])] if before else []
         slot = model.acquire()
         try:
@@ -80,7 +81,7 @@ class Reference:
         _require_finite(said, model, _advice(model))
         apart = self.distance(said, rows)
         most = MOST_APART_OF_COARSE_EXPERTS if model.coarse_experts else MOST_APART
-        if not apart <= most:  # NaN is not
+        if not apart <= most:  # also true for NaN
             raise StartupFailure(
                 f"model: {model.network.config.model_type} attends in a way that is not supported: "
                 f"what it says of a short text differs from what transformers says, by {apart:.2f} "
@@ -88,13 +89,13 @@ class Reference:
             )
 
     def distance(self, said: Tensor, rows: list[int]) -> float:
-        """The median over these rows of how far off they are, in what texts are apart."""
+        """Median distance of these rows from the reference, relative to that between texts."""
         spread = (self.logits - self.logits.mean(0)).norm(dim=-1)[rows]
         return float(((said - self.logits[rows]).norm(dim=-1) / spread).median())
 
 
 def _require_finite(said: Tensor, model: LanguageModel, otherwise: str) -> None:
-    """Raises StartupFailure; its advice is `otherwise` where the dtype cannot be wider."""
+    """Raises StartupFailure if not; it advises `otherwise` if there is no wider dtype."""
     dtype = model.options.dtype
     if not bool(said.isfinite().all()):
         raise StartupFailure(
@@ -109,7 +110,7 @@ def _advice(model: LanguageModel) -> str:
 
 @torch.inference_mode()
 def of(network: PreTrainedModel, context_length: int) -> Reference:
-    """What the network says with attention of transformers' own; then it gets ours back."""
+    """The reference of a network, run with transformers' own attention; ours is restored after."""
     size = int(network.config.get_text_config(decoder=True).vocab_size)
     depth = max(1, min(DEPTH, context_length // 2))
     start = max(1, min(PROMPT, context_length - depth))

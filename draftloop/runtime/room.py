@@ -1,4 +1,4 @@
-"""How long sessions may be in the memory that there is."""
+"""Sizes the KV cache and the context length by the available memory."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from draftloop.runtime.loading import ModelOptions
 from draftloop.runtime.memory_left import GIB
 from draftloop.runtime.trial import said_by
 
-# So long a context nobody needs to ask for: it is tried whatever memory says is free.
+# A context up to this length is always tried, however much memory is reported free.
 UNASKED = 4096
-SHARE_OF_KEPT = 0.25  # of `memory_share`: texts of sessions that have ended
+SHARE_OF_KEPT = 0.25  # part of `memory_share` for texts of ended sessions
 
 log = logs.get(__name__)
 
 
 @contextmanager
 def enough_memory(device: str) -> Iterator[None]:
-    """Makes a StartupFailure where a GPU has no memory left for what is done within."""
+    """Turns lack of GPU memory inside it into a StartupFailure."""
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -38,7 +38,7 @@ def enough_memory(device: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """What the keys and values of a model take."""
+    """The memory that a model's keys and values need."""
 
     layers: int
     kept: AttentionShapes
@@ -47,14 +47,13 @@ class Room:
 
     @property
     def bytes_per_token(self) -> int:
-        """Keys and values of a token in all layers."""
+        """Size of a token's keys and values in all layers."""
         return 2 * self.layers * self.kept.kv_heads * self.kept.head_dim * self.dtype.itemsize
 
     def context(self, options: ModelOptions, wanted: int) -> int:
-        """The `wanted` context length, or what all sessions have room for where none was asked for.
+        """The context length: `wanted`, or less if memory is short and no length was configured.
 
-        A model that was trained for a million tokens would else take memory for as many in every
-        session.
+        Otherwise a model trained for a million tokens would need memory for as many per session.
         """
         if options.context_length is not None or wanted <= UNASKED:
             return wanted
@@ -71,18 +70,18 @@ class Room:
         return min(wanted, fitting)
 
     def _kept_rows(self, options: ModelOptions) -> int | None:
-        """How many rows may hold texts of sessions that have ended, where memory is taken late."""
+        """Rows for texts of ended sessions; None except on CPUs, where memory is taken lazily."""
         if self.device.type != "cpu":
             return None
         return int(SHARE_OF_KEPT * self._most(options)) // self.bytes_per_token
 
     def _most(self, options: ModelOptions) -> float:
-        """Bytes that keys and values may take here; the ranks of a split model share a CPU's."""
+        """Bytes for keys and values on this device; ranks of a split model share a CPU's memory."""
         takers = options.tensor_parallel_size if self.device.type == "cpu" else 1
         return options.memory_share * memory_left.free_bytes(self.device) / takers
 
     def cache(self, options: ModelOptions, context_length: int) -> KVCache:
-        """The cache. Raises StartupFailure where there is no memory for it."""
+        """Allocates the cache. Raises StartupFailure if there is not enough memory."""
         shape = CacheShape(
             layers=self.layers,
             slots=options.max_sessions,

@@ -1,22 +1,22 @@
-"""Rotary positions whose angles depend on nothing but the position."""
+"""Makes rotary angles (RoPE) depend on the position only."""
 
 from __future__ import annotations
 
 import torch
 from torch import nn
 
-# Of transformers: two sets of angles, of which each forward takes one by its longest position.
+# Transformers' type with two sets of angles; each forward uses one, by its longest position.
 CHANGING = "longrope"
 FIXED = "longrope, fixed"
-SHORT, LONG = "short texts", ""  # the usual ones have no name
+SHORT, LONG = "short texts", ""  # the usual angles have no name
 
 
 def fix(network: nn.Module) -> str:
-    """Keeps those angles that the last forward took (LongRoPE, arXiv 2402.13753).
+    """Fixes the angles that the last forward used (LongRoPE, arXiv 2402.13753).
 
-    Else a session would say something else as soon as a longer one shares its forward, and so would
-    every session once it is longer than the model's first training. vLLM and llama.cpp choose by
-    the longest context that they serve, too. Returns SHORT where those for short texts were taken.
+    Otherwise a session's outputs would change when a longer session shares its forward, or when it
+    grows beyond the length of the model's original training. vLLM and llama.cpp also choose by the
+    longest context served. Returns SHORT if the angles for short texts were in use.
     """
     kept = set()
     for module in network.modules():
@@ -33,6 +33,6 @@ def fix(network: nn.Module) -> str:
 
 
 def _taken(module: nn.Module, prefix: str = "") -> str:
-    """By transformers, of its two sets."""
+    """Which of its two sets transformers has in use."""
     now, short = (getattr(module, f"{prefix}{name}") for name in ("inv_freq", "original_inv_freq"))
     return SHORT if torch.equal(now, short.to(now.device)) else LONG

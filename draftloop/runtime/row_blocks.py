@@ -1,7 +1,7 @@
-"""What a layer of a `LeanDecoder` does with every row for itself: all but its attention.
+"""The row-wise operations of a `LeanDecoder` layer: everything except attention.
 
-In two functions of tensors alone, so that `torch.compile` can make a few kernels of each: on a GPU
-a step of a small model is mostly the launching of dozens of them.
+They are two functions of tensors only, so that `torch.compile` can fuse each into a few kernels: on
+a GPU, a step of a small model mostly consists of launching dozens of them.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from draftloop.runtime.trial import said_by
 Said = TypeVar("Said")
 
 
-# What multiplies: a layer, or matrix and bias of a plain one, of which compiled code has less to
-# check at every call (on one core 85 instead of 150 µs).
+# A linear layer, or the matrix and bias of a plain one, for which compiled code has fewer guards to
+# check at every call (85 instead of 150 µs on one core).
 Multiplier = nn.Module | tuple[Tensor, Tensor | None]
 
 
 class Heads(NamedTuple):
-    """Of queries, and of keys and as many values."""
+    """Number of heads of queries, and of keys, which values have as well."""
 
     queries: int
     keys: int
 
 
 class RowBlocks:
-    """The two functions, compiled where that is wanted: anew for one row, and for any more."""
+    """The two functions, optionally compiled: once for one row and once for more."""
 
     def __init__(self, *, compiled: bool) -> None:
         self.before_attention = _compiled(before_attention) if compiled else before_attention
@@ -40,7 +40,7 @@ class RowBlocks:
 
 
 def normed(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-    """By the root of the mean square over the last dimension."""
+    """RMSNorm over the last dimension."""
     wide = x.float()
     wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + epsilon)
     return weight * wide.to(x.dtype)
@@ -56,7 +56,10 @@ def before_attention(
     heads: Heads,
     epsilon: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """x [rows, hidden] with `delta`; queries and keys, then values [rows, heads, dim]."""
+    """Returns x + delta [rows, hidden]; rotated queries, then keys; and values.
+
+    The last two are [rows, heads, dim].
+    """
     x = x + delta
     pointing = heads.queries + heads.keys
     joined = multiplied(normed(x, norm, epsilon), project).view(len(x), pointing + heads.keys, -1)
@@ -77,19 +80,19 @@ def after_attention(
     narrow: Multiplier,
     epsilon: float,
 ) -> tuple[Tensor, Tensor]:
-    """x [rows, hidden] with `delta`, and what the layer's second half adds to it."""
+    """Returns x + delta [rows, hidden], and what the feed-forward block adds to it."""
     x = x + delta
     gate, up = multiplied(normed(x, norm, epsilon), widen).chunk(2, dim=-1)
     return x, multiplied(activation(gate) * up, narrow)
 
 
 def multiplied(x: Tensor, layer: Multiplier) -> Tensor:
-    """[rows, outputs]."""
+    """Applies a linear layer: [rows, outputs]."""
     return functional.linear(x, *layer) if isinstance(layer, tuple) else layer(x)
 
 
 def parts_of(layer: nn.Module) -> Multiplier:
-    """What `multiplied` takes of a layer that torch is to compile."""
+    """A layer as `multiplied` takes it in code that torch compiles."""
     if type(layer) is not nn.Linear:
         return layer
     return layer.weight.detach(), None if layer.bias is None else layer.bias.detach()

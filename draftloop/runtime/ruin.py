@@ -1,4 +1,4 @@
-"""When forwards fail for good: what a service cannot mend by itself, a process begun anew can."""
+"""Detects forwards that will keep failing, so that the process ends and can be restarted."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import torch
 from draftloop.errors import DraftloopError
 
 MOST_IN_A_ROW = 8
-# What CUDA calls cudaErrorMemoryAllocation: the device is as good as before.
+# cudaErrorMemoryAllocation: the device still works.
 OUT_OF_MEMORY = 2
 
-# Of torch's plain RuntimeError where a CPU has no memory left.
+# Message of torch's plain RuntimeError if a CPU is out of memory.
 NO_MEMORY_ON_CPU = "DefaultCPUAllocator: can't allocate memory"
 
 Ended = Callable[[BaseException, int], None]
 
 
 class Ruin:
-    """Counts an engine's forwards that failed one after the other; used on its thread.
+    """Counts consecutive failures of an engine's forwards; used on its thread.
 
-    `ended` is called, with the last error and their number, where they will go on to fail: after so
-    many in a row, or at once where a device is ruined. `tries`, where it is given, runs a forward
-    that is of no request and raises what that does: one request that none can run, and that is
-    asked for again and again, ends nobody. A request's own mistake and a batch that found no memory
-    say nothing of the next forward, neither good nor bad.
+    `ended` is called with the last error and the count if forwards will keep failing: after
+    MOST_IN_A_ROW failures, or at once if the device is unusable. `tries`, if given, then runs a
+    forward of no request, and `ended` is called only if that fails too; so a single faulty request,
+    repeated again and again, does not end the service. Invalid requests and lack of memory are not
+    counted, as they say nothing about the next forward.
     """
 
     def __init__(self, ended: Ended, tries: Callable[[], None] | None = None) -> None:
@@ -34,11 +34,11 @@ class Ruin:
         self._in_a_row = 0
 
     def passed(self) -> None:
-        """Takes in a forward that went well."""
+        """Records a forward that succeeded."""
         self._in_a_row = 0
 
     def failed(self, error: Exception) -> None:
-        """Takes in one that did not."""
+        """Records a forward that failed."""
         if _says_nothing(error):
             return
         self._in_a_row += 1
@@ -46,11 +46,11 @@ class Ruin:
             self._ended(error, self._in_a_row)
 
     def fallen(self, error: BaseException) -> None:
-        """Takes in that the engine itself failed: nothing runs there any more."""
+        """Records that the engine's thread itself has failed: it runs nothing any more."""
         self._ended(error, self._in_a_row)
 
     def _fails_for_all(self) -> bool:
-        """Whether a forward fails that is of no request, as far as one can be run."""
+        """Whether a forward of no request fails too, if one can be run."""
         if self._tries is None:
             return True
         try:
@@ -62,7 +62,7 @@ class Ruin:
 
 
 def ruins_the_device(error: Exception) -> bool:
-    """Whether nothing will run there any more in this process, as after an illegal access."""
+    """Whether the device is unusable for this process from now on, as after an illegal access."""
     return isinstance(error, torch.AcceleratorError) and not _lacked_memory(error)
 
 

@@ -1,7 +1,7 @@
 """Choosing tokens: bias, penalties, bans, grammar, temperature, filters, then noise and arg max.
 
-Sample, then match: the token at a position is argmax(log p + G) with G from `noise.py`, so p's law
-is kept exactly and nothing but (seed, text, model) decides (arXiv 2408.07978).
+The token at a position is argmax(log p + G), with Gumbel noise G from `noise.py`. This samples
+exactly from p, and the token depends on seed, text and model only (arXiv 2408.07978).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from draftloop.runtime.penalties import Penalties
 
 
 class Sampler:
-    """Chooses the tokens of one session, whose text it follows.
+    """Chooses the tokens of one session; it must be given all committed tokens (`observe_...`).
 
-    `heat`: the temperature that scores are taken at, the request's until it is cooled.
+    `heat`: the temperature in use, the request's own until `cool` lowers it.
     """
 
     def __init__(
@@ -53,19 +53,19 @@ class Sampler:
         self._filters = Filters(parameters, vocabulary_size)
 
     def cool(self, part: float) -> None:
-        """From now on takes scores at this part of the request's temperature.
+        """Sets the temperature to `part` times the request's; for draft models.
 
-        What is cut off is cut off at the request's own.
+        Top-k, top-p and min-p still apply at the request's own temperature.
         """
         self.heat = part * self.parameters.temperature
 
     def observe_prompt(self, token_ids: Sequence[int]) -> None:
-        """Counts in the prompt."""
+        """Adds the prompt's tokens to the penalties' counts."""
         if self._penalties is not None:
             self._penalties.observe_prompt(token_ids)
 
     def observe_output(self, token_ids: Sequence[int]) -> None:
-        """Counts in tokens that were committed after the prompt."""
+        """Updates penalties, bans and grammar with tokens committed after the prompt."""
         if self._penalties is not None:
             self._penalties.observe_output(token_ids)
         if self._banned is not None:
@@ -76,36 +76,36 @@ class Sampler:
 
     @property
     def plain(self) -> bool:
-        """Whether nothing but temperature, filters and noise decides."""
+        """Whether temperature, filters and noise alone determine the choice."""
         return self._bias is None and not self.follows_paths
 
     @property
     def plain_but_for_grammar(self) -> bool:
-        """Whether it is, or what compiled code chooses may be `held` to the grammar."""
+        """Whether it is `plain`, or compiled code may choose and `held` then apply the grammar."""
         without = self._bias is None and self._penalties is None and self._banned is None
         return without and (self._grammar is None or not self.parameters.filtered)
 
     @property
     def follows_paths(self) -> bool:
-        """Whether what comes next depends on the tokens before it beside what the model says."""
+        """Whether the choice depends on previous tokens other than through the model's logits."""
         return not (self._penalties is None and self._banned is None and self._grammar is None)
 
     @property
     def cuts(self) -> Cuts:
-        """What compiled code cuts off by."""
+        """The filters' parameters for compiled code."""
         return self._filters.cuts
 
     def noise(self, start: int, count: int) -> list[Tensor]:
-        """float32 [vocabulary] for every position from `start` on; none where it is greedy."""
+        """Noise of `count` positions from `start` on, float32 [vocabulary] each; [] if greedy."""
         return [] if self.parameters.greedy else self._noise.rows(range(start, start + count))
 
     def choose(
         self, logits: Tensor, positions: Sequence[int], paths: Sequence[Sequence[int]]
     ) -> list[int]:
-        """The token at every position.
+        """The chosen token of every row.
 
-        logits: float32 [rows, vocabulary], each row what the model says of `positions[row]`, which
-        comes after the committed text and then `paths[row]`. With a grammar see `held`.
+        logits: float32 [rows, vocabulary]; a row predicts the token at `positions[row]`, after the
+        committed text followed by `paths[row]`. With a grammar see `held`.
         """
         return self.held(self._chosen(logits, positions, paths), logits, positions, paths)
 
@@ -116,11 +116,11 @@ class Sampler:
         positions: Sequence[int],
         paths: Sequence[Sequence[int]],
     ) -> list[int]:
-        """Puts in place, among tokens chosen as if there were no grammar, those that it changes.
+        """Applies the grammar to tokens that were chosen without it; changes and returns the list.
 
-        Of a tree's rows only those that the text comes to, which is most of the work spared: the
-        others stay what the model would say if anything went, and become phrases at most. Where
-        nothing is filtered a token that is allowed is the one, since those that are not were worse.
+        Only the rows on the accepted path are corrected, which saves most of the work. The other
+        rows keep their choices without the grammar, which at most become phrases. Without filters,
+        a chosen token that is allowed stays chosen, as excluding others cannot change the arg max.
         """
         if self._grammar is None:
             return token_ids
@@ -130,7 +130,7 @@ class Sampler:
             if self.parameters.filtered or not grammar.allows(token_ids[row], path):
                 kept = grammar.applied(logits[row : row + 1], [path])
                 (token_ids[row],) = self._chosen(kept, positions[row : row + 1], [path])
-                if not grammar.allows(token_ids[row], path):  # NaN, or behind the end
+                if not grammar.allows(token_ids[row], path):  # NaN, or after the grammar's end
                     break
             path = (*path, token_ids[row])
         return token_ids
@@ -138,7 +138,7 @@ class Sampler:
     def _chosen(
         self, logits: Tensor, positions: Sequence[int], paths: Sequence[Sequence[int]]
     ) -> list[int]:
-        """Without a grammar."""
+        """The chosen tokens, without regard to the grammar."""
         if cpu_choice.fits(logits):
             chosen = cpu_choice.best(*self._weighing(logits, positions, paths), 1)
             return [tokens[0] for tokens in chosen]
@@ -152,7 +152,7 @@ class Sampler:
         paths: Sequence[Sequence[int]],
         count: int = 1,
     ) -> Choices:
-        """What `choose` chooses and the runners-up, `count` tokens of a row, with their shares."""
+        """The `count` best tokens of every row, the first as by `choose`, with their scores."""
         logits = self._allowed(logits, paths)
         if not cpu_choice.fits(logits):
             scores = self._scores(logits, positions, paths)
@@ -162,7 +162,7 @@ class Sampler:
     def _weighing(
         self, logits: Tensor, positions: Sequence[int], paths: Sequence[Sequence[int]]
     ) -> tuple[Tensor, Sequence[Tensor], float]:
-        """Logits, noise and temperature that `cpu_choice` chooses by."""
+        """The logits, noise and temperature for `cpu_choice`."""
         parameters = self.parameters
         if parameters.greedy:
             return self._shape(logits, paths), (), 1.0
@@ -173,7 +173,7 @@ class Sampler:
     def scores(
         self, logits: Tensor, positions: Sequence[int], paths: Sequence[Sequence[int]]
     ) -> Tensor:
-        """What `choose` maximises, up to a constant per row: log p + G; greedy adds no noise."""
+        """The scores that `choose` maximises: log p + G up to a constant per row; greedy: no G."""
         return self._scores(self._allowed(logits, paths), positions, paths)
 
     def _scores(
@@ -183,16 +183,16 @@ class Sampler:
         return shaped if self.parameters.greedy else shaped + self._noise.at(positions)
 
     def prepare(self, start: int, count: int) -> None:
-        """Draws the noise of `count` positions from `start` on ahead of `choose`."""
+        """Computes the noise of `count` positions from `start` on, before `choose` needs it."""
         if not self.parameters.greedy:
             self._noise.prepare(range(start, start + count))
 
     def shape(self, logits: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
-        """Unnormalised log-probabilities after everything but the noise; excluded ones -inf."""
+        """Unnormalised log-probabilities with everything but the noise; excluded tokens -inf."""
         return self._shape(self._allowed(logits, paths), paths)
 
     def _allowed(self, logits: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
-        """Without what the grammar does not allow."""
+        """The logits with -inf for tokens that the grammar does not allow."""
         return logits if self._grammar is None else self._grammar.applied(logits, paths)
 
     def _shape(self, logits: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
@@ -201,12 +201,12 @@ class Sampler:
             return logits
         logits = self._filters.applied(logits)
         if self.heat != 1:
-            # From the maximum down, so that a tiny temperature cannot overflow to +inf.
+            # Relative to the maximum, so that a tiny temperature cannot overflow to +inf.
             logits = (logits - logits.amax(dim=-1, keepdim=True)) / self.heat
         return logits
 
     def _weighed(self, logits: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
-        """With bias and penalties, and without what is banned."""
+        """The logits with bias and penalties, and -inf for banned tokens."""
         if self._bias is not None:
             logits = logits + self._bias
         if self._penalties is not None:

@@ -1,4 +1,4 @@
-"""How a model's attention makes weights of products, beyond the softmax."""
+"""How a model computes attention weights: scale, soft cap and sinks besides the softmax."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """`scale` times a product is a score; `cap` bounds it: cap * tanh(score / cap).
+    """A score is a product times `scale`; `cap` bounds it by cap * tanh(score / cap).
 
-    `sinks`: float32 [heads], a score of no key, so that the weights of keys sum to less than 1.
+    `sinks`: float32 [heads], an extra score without a key, so that the weights of keys sum to less
+    than 1.
     """
 
     scale: float
@@ -21,11 +22,11 @@ class Scoring:
 
     @property
     def is_plain(self) -> bool:
-        """Whether weights are a softmax of scaled products."""
+        """Whether weights are simply a softmax of scaled products."""
         return self.cap is None and self.sinks is None
 
     def weights(self, products: Tensor, seen: Tensor) -> Tensor:
-        """float32 [heads, rows, keys] of as many products; `seen`: bool [rows, keys]."""
+        """The weights, float32 [heads, rows, keys], of these products; seen: bool [rows, keys]."""
         scores = products * self.scale
         if self.cap is not None:
             scores = self.cap * torch.tanh(scores / self.cap)

@@ -1,4 +1,4 @@
-"""What a model service is made of besides its protocol: engine, model, admission."""
+"""The parts of a model service besides its protocol: engine, models and admission."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ from draftloop.runtime.trial import said_by
 Part = TypeVar("Part")
 WarmUp = Callable[[LanguageModel], Task[None]]
 
-CHUNK_ON_CPU, CHUNK_ON_GPU = 256, 2048  # tokens of a prompt
-HANGS_S = 300.0  # what runs for so long does not come back: steps are to take less than a second
-LOOKS = 10  # in that time
-LOAD_MEMORY = 0.8  # share of the earlier messages in `answer_ns`
+CHUNK_ON_CPU, CHUNK_ON_GPU = 256, 2048  # prompt tokens
+HANGS_S = 300.0  # a forward that runs for so long hangs: steps should take less than a second
+LOOKS = 10  # checks within that time
+LOAD_MEMORY = 0.8  # weight of earlier messages in `answer_ns`
 
 log = logs.get(__name__)
 
 
 class ModelHost:
-    """Loads its models on its engine's thread; until then every use raises Unavailable.
+    """Loads the models on the engine's thread; until then every use raises Unavailable.
 
     `smaller_models` are folders of further models with the first one's vocabulary and context;
     each has a cache of its own.
@@ -76,17 +76,17 @@ class ModelHost:
 
     @property
     def info(self) -> ModelInfo:
-        """What the service says of itself; its cost curve is the one of this moment."""
+        """The description of the service, with the current cost curve."""
         return dataclasses.replace(self._loaded(self._info), cost_curve=self.model.cost_curve)
 
     @property
     def admission(self) -> Admission:
-        """The way to a slot."""
+        """Assigns slots to sessions."""
         return self._loaded(self._admission)
 
     @property
     def load(self) -> ServiceLoad:
-        """How busy the service is at this moment."""
+        """How busy the service is now."""
         return ServiceLoad(
             running_sessions=self.admission.open_sessions,
             waiting_sessions=self.admission.waiting_sessions,
@@ -96,34 +96,33 @@ class ModelHost:
 
     @property
     def prefill_chunk_tokens(self) -> int:
-        """Most tokens of a prompt in one forward.
+        """Maximum tokens of one prompt in a forward.
 
-        A CPU is busy with a few hundred, and others wait the less for fewer; on a GPU a forward of
-        so many takes hardly longer than one of a single token.
+        A few hundred keep a CPU busy, and with fewer, other sessions wait less. On a GPU, a forward
+        with thousands takes hardly longer than one with a single token.
         """
         on_cpu = self.model.device.type == "cpu"
         return self.settings.prefill_chunk_tokens or (CHUNK_ON_CPU if on_cpu else CHUNK_ON_GPU)
 
     def text_of(self, opening: Opening) -> Text | None:
-        """Whose rows a session may share, and who its own."""
+        """The text by which a session shares cached prefixes; None if it does not."""
         return opening.text() if self.settings.prefix_caching else None
 
     async def learn(self, grammar: Grammar | None) -> None:
-        """Makes a grammar ready for sessions to follow. Raises InvalidInput where it is none."""
+        """Compiles a grammar for all models. Raises InvalidInput if it is invalid."""
         if grammar is not None:
             for model in (self.model, *self.smaller_models):
                 await asyncio.to_thread(model.grammars.follow, grammar)
 
     def answered(self, service_ns: int) -> None:
-        """Takes in what a message took, from its arrival to its answer."""
+        """Records how long a message took, from arrival to answer."""
         memory = LOAD_MEMORY if self._answer_ns else 0.0
         self._answer_ns = memory * self._answer_ns + (1 - memory) * service_ns
 
     async def start(self, warm_up: WarmUp | None = None) -> None:
         """Loads the model and measures its costs. Raises StartupFailure or InvalidInput.
 
-        `warm_up` runs before the first session: that would wait behind it, and all may not have a
-        slot while it holds one.
+        `warm_up` runs before sessions are admitted: they would wait for it, and it holds a slot.
         """
         settings = self.settings
         log.info("loading", model=str(settings.model), dtype=settings.dtype)
@@ -155,17 +154,17 @@ class ModelHost:
         metrics.HOSTS.forget(self)
         if self._watch is not None:
             self._watch.cancel()
-        # Loading takes minutes, and ends with the process: nobody should have to kill it.
+        # Loading may take minutes; it is not waited for, as it ends with the process.
         stop = functools.partial(self.engine.stop, waits=self._model is not None)
         await asyncio.to_thread(stop)
         if self._ranks is not None:
             await asyncio.to_thread(self._ranks.stop)
 
     async def _end_where_it_hangs(self) -> None:
-        """Health, which another thread tells of, would go on to say that all is well.
+        """Ends the process if a forward hangs: health would still report SERVING.
 
-        How often the same forward is seen counts, and not what the clock says: that goes on, too,
-        while the whole process is stopped.
+        Counts how often it sees the same forward instead of measuring time, because the clock runs
+        on while the whole process is stopped.
         """
         seen, before = 0, None
         while seen < LOOKS:
@@ -179,9 +178,9 @@ class ModelHost:
         return cost_line(self.model.cost_curve)
 
     def _try(self) -> None:
-        """Runs one token that is of no request. Raises what the forward does.
+        """Runs a forward of one token that belongs to no request; raises what that raises.
 
-        On the engine's thread; raises Overloaded where sessions hold all slots.
+        On the engine's thread. Raises Overloaded if sessions hold all slots.
         """
         slot = self.model.acquire()
         try:
@@ -198,7 +197,7 @@ class ModelHost:
             return model
 
     def _led(self, options: ModelOptions, role: str) -> LanguageModel:
-        """The leader's part of a split model."""
+        """The leader's part of a split model; starts the other ranks."""
         settings = self.settings
         configured = functools.partial(
             logs.configure, role, log_format=settings.log_format, level=settings.log_level
@@ -237,9 +236,9 @@ class ModelHost:
 
 
 def _end(error: BaseException, in_a_row: int) -> None:
-    """Ends the process, as `Ranks.broken` does: who was served by it goes on with another replica.
+    """Ends the process, like `Ranks.broken`; its sessions continue on another replica.
 
-    At once and without a farewell, which a ruined device might keep waiting for ever.
+    It exits at once without clean-up, for which a broken device might wait forever.
     """
     log.error("forwards go on to fail, so this service ends to be started again",
               in_a_row=in_a_row, error=said_by(error))  # fmt: skip
@@ -247,7 +246,7 @@ def _end(error: BaseException, in_a_row: int) -> None:
 
 
 def _options(settings: ModelServiceSettings) -> ModelOptions:
-    """What the settings say of the model."""
+    """The model's options, from the settings."""
     return ModelOptions(
         folder=settings.model,
         dtype=settings.dtype,

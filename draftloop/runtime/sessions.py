@@ -1,4 +1,4 @@
-"""What opens a session on either model service, and the sampler that follows its text."""
+"""The request that opens a session on either model service, and the session's sampler."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from draftloop.runtime.model import LanguageModel
 from draftloop.runtime.prefixes import Text
 from draftloop.runtime.sampling import Sampler
 
-# Tokens that a grammar goes through on an event loop, at some 15 µs each.
+# Maximum tokens that a grammar processes on the event loop, at about 15 µs each.
 MOST_AT_ONCE = 256
 
 
@@ -28,13 +28,13 @@ class Opening:
     prefix_read_only: bool = False
 
     def text(self) -> Text | None:
-        """What its slot may hold the beginning of, where the client lets it be shared."""
+        """The text whose prefix may be shared with other sessions; None if not allowed to."""
         if self.prefix_group is None:
             return None
         return Text(self.token_ids, self.prefix_group, self.prefix_read_only)
 
     def validate(self, model: LanguageModel) -> None:
-        """Raises InvalidInput naming what breaks which rule; each service adds its own rules."""
+        """Raises InvalidInput naming field and rule; each service adds its own checks."""
         check_token_ids("token_ids", self.token_ids, model.vocabulary_size)
         check_length("token_ids", len(self.token_ids), model.context_length)
         if not 1 <= self.prompt_length <= len(self.token_ids):
@@ -43,7 +43,7 @@ class Opening:
         self.sampling.validate(model.vocabulary_size)
 
     def sampler(self, model: LanguageModel) -> Sampler:
-        """A sampler that has seen these tokens. Raises InvalidInput for a grammar that is none."""
+        """A sampler that has observed these tokens. Raises InvalidInput for an invalid grammar."""
         grammar = self.sampling.grammar
         follower = None if grammar is None else model.grammars.follow(grammar)
         sampler = Sampler(self.sampling, model.vocabulary_size, model.device, follower)
@@ -52,10 +52,10 @@ class Opening:
         return sampler
 
     async def ready_sampler(self, model: LanguageModel) -> Sampler:
-        """`sampler`, in a thread where that would keep the event loop for long.
+        """`sampler`, but in a thread if it would block the event loop for long.
 
-        That is where a grammar has a long output to go through, or must be made anew: it was made
-        before the session waited for its slot, and others may have put it out since.
+        That is the case if the grammar must process a long output or be compiled again: it was
+        compiled before the session waited for its slot, and may have been evicted since.
         """
         grammar, output = self.sampling.grammar, len(self.token_ids) - self.prompt_length
         if grammar is None or (output <= MOST_AT_ONCE and model.grammars.knows(grammar)):

@@ -1,4 +1,4 @@
-"""Compiled loops over a slot's pending rows: [3, rows], token, parent's row or ROOT, depth."""
+"""Compiled loops over a slot's pending rows, [3, rows]: token; parent's row or ROOT; depth."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Rows = npt.NDArray[np.int64]
 
 @compiled
 def deepen(rows: Rows, first: int, stop: int) -> None:
-    """Fills in depths; parents come before children."""
+    """Fills in the depths of rows `first` to `stop`; parents come before children."""
     for row in range(first, stop):
         parent = rows[PARENT, row]
         rows[DEPTH, row] = 1 if parent == ROOT else rows[DEPTH, parent] + 1
@@ -23,7 +23,7 @@ def deepen(rows: Rows, first: int, stop: int) -> None:
 
 @compiled
 def follow(rows: Rows, stop: int, token_ids: Rows, path: Rows) -> int:
-    """The rows that the tokens lead along from the root; how many there are."""
+    """Writes the rows that the tokens lead to from the root to `path`; returns their number."""
     count, at = 0, ROOT
     for token in token_ids:
         found = ROOT
@@ -39,7 +39,7 @@ def follow(rows: Rows, stop: int, token_ids: Rows, path: Rows) -> int:
 
 @compiled
 def keep(rows: Rows, kept: Rows) -> None:
-    """Only these rows, ascending, one behind the other; their parents are among them."""
+    """Compacts the rows to `kept`, which are ascending and include their parents."""
     for place in range(len(kept)):
         row = kept[place]
         parent = rows[PARENT, row]
@@ -53,7 +53,10 @@ def keep(rows: Rows, kept: Rows) -> None:
 
 @compiled
 def show_ancestors(rows: Rows, first: int, mask: npt.NDArray[np.bool_]) -> None:
-    """mask: [rows, first + rows], set where a row from `first` on sees one: itself, an ancestor."""
+    """Sets mask[row - first, other] if `other` is the row itself or one of its ancestors.
+
+    mask: [rows, first + rows], for the rows from `first` on.
+    """
     for place in range(len(mask)):
         row = first + place
         while row != ROOT:

@@ -1,4 +1,4 @@
-"""A rank's part of a split decoder, without the wrappers that transformers puts around it."""
+"""A rank's part of a split decoder, without transformers' wrappers."""
 
 from __future__ import annotations
 
@@ -14,49 +14,49 @@ from draftloop.runtime.loading import ModelOptions
 
 
 class Parts(Protocol):
-    """How what the ranks compute becomes one."""
+    """How the ranks' results are combined."""
 
     ranks: int
 
     def embedded(self, token_ids: Tensor, embedding: Tensor) -> Tensor:
-        """[tokens, hidden] of token ids, from this rank's rows of the table."""
+        """Embeddings of token ids, [tokens, hidden], from this rank's rows of the table."""
 
     def summed(self, x: Tensor) -> Tensor:
-        """The sum of what all ranks have."""
+        """The sum over all ranks."""
 
     def gathered(self, logits: Tensor) -> Tensor:
-        """[rows, vocabulary], from the columns that each rank has."""
+        """All logits, [rows, vocabulary], from the columns that each rank has."""
 
 
 class Whole:
-    """Of a decoder that one process holds."""
+    """A decoder that one process holds entirely."""
 
     ranks = 1
 
     def embedded(self, token_ids: Tensor, embedding: Tensor) -> Tensor:
-        """The table is whole."""
+        """Looks up the whole table."""
         return functional.embedding(token_ids, embedding)
 
     def summed(self, x: Tensor) -> Tensor:
-        """It is the sum."""
+        """Returns x, which is already the sum."""
         return x
 
     def gathered(self, logits: Tensor) -> Tensor:
-        """They are all there."""
+        """Returns the logits, which are complete."""
         return logits
 
 
 class Split:
-    """Of a decoder that is split by heads, columns and, where `by_vocabulary`, token ids."""
+    """A decoder split by heads and columns, and `by_vocabulary` also by token ids."""
 
     def __init__(self, rank: int, ranks: int, *, by_vocabulary: tuple[bool, bool]) -> None:
-        """`by_vocabulary`: the embedding, the head."""
+        """`by_vocabulary`: whether the embedding, and the head, are split by token ids."""
         self.ranks = ranks
         self._rank = rank
         self._splits_embedding, self._splits_head = by_vocabulary
 
     def embedded(self, token_ids: Tensor, embedding: Tensor) -> Tensor:
-        """Every rank adds those that it knows, and zeros for the others."""
+        """Sums over the ranks: each looks up its own tokens, with zeros for the others."""
         if not self._splits_embedding:
             return functional.embedding(token_ids, embedding)
         mine = token_ids - self._rank * len(embedding)
@@ -65,12 +65,12 @@ class Split:
         return self.summed(found.where(known[:, None], 0))
 
     def summed(self, x: Tensor) -> Tensor:
-        """In place, on every rank."""
+        """All-reduce in place, on every rank."""
         distributed.all_reduce(x)
         return x
 
     def gathered(self, logits: Tensor) -> Tensor:
-        """On every rank: the others throw them away."""
+        """All-gather, on every rank; only the leader uses the result."""
         if not self._splits_head:
             return logits
         logits = logits.contiguous()
@@ -83,21 +83,21 @@ WHOLE: Parts = Whole()
 
 
 def _is_plain(model: PreTrainedModel, ranks: int) -> bool:
-    """Whether each rank has as many whole heads, columns and token ids as every other."""
+    """Whether all ranks have equally many columns and token ids, and unjoined projections."""
     config = model.config
     even = not any(width % ranks for width in (config.vocab_size, config.intermediate_size))
     return even and all(
-        isinstance(getattr(layer.self_attn, name, None), nn.Linear)  # not joined to one, as Phi3's
+        isinstance(getattr(layer.self_attn, name, None), nn.Linear)  # Phi3's are joined to one
         for layer in model.get_decoder().layers
         for name in ("q_proj", "k_proj", "v_proj")
     )
 
 
 def taken_apart(model: PreTrainedModel, options: ModelOptions) -> Parts | None:
-    """Makes plain layers of this rank's parts, in place; what is left to do with their outputs.
+    """Turns this rank's parts into plain layers, in place; returns how to combine their outputs.
 
-    The model cannot be run any more by itself. None, and nothing is done, where transformers has
-    split it in another way than a `LeanDecoder` could take over.
+    The model itself cannot run any more afterwards. Returns None, and changes nothing, if
+    transformers has split the model in a way that `LeanDecoder` cannot run.
     """
     rank, ranks = options.rank, options.tensor_parallel_size
     if not _is_plain(model, ranks):
@@ -111,7 +111,7 @@ def taken_apart(model: PreTrainedModel, options: ModelOptions) -> Parts | None:
 
 
 def _make_plain(module: Any, *, adds_bias: bool) -> None:
-    """A layer of what is here of its weights; a bias that all would add is added by one."""
+    """Makes the local weights plain parameters; a bias that all would add stays on one rank."""
     vars(module).pop("forward", None)  # transformers' wrapper, around the one of the class
     by_outputs = any(placement.is_shard(0) for placement in module.weight.placements)
     by_inputs = isinstance(module, nn.Linear) and not by_outputs

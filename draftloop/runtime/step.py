@@ -1,4 +1,4 @@
-"""What runs as one forward: rounds of many sessions, and as much of prompts as is soon done."""
+"""What runs in one forward: rounds of many sessions, and as much of prompts as is soon done."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from draftloop.runtime.forward import Forward
 from draftloop.runtime.prefixes import computes_for
 
 MAX_STEP_TOKENS = 2048
-# Committed tokens of a forward up to which it is a round; with more it is a prompt's.
+# A forward with more committed tokens than this counts as a prompt's; otherwise it is a round's.
 ROUND_TOKENS = 16
-# Aim at forwards with prompts no longer than this: everybody's next tokens wait until one ends.
+# Target maximum time of a forward with prompts: all sessions' next tokens wait for it.
 LONGEST_S = 0.4
-# A prompt in smaller pieces would have the weights read too often.
+# Minimum prompt chunk: with smaller ones the weights would be read too often.
 LEAST_PROMPT_TOKENS = 32
 GAIN = 0.3
 
 
 class StepSize:
-    """Follows what a row of a large forward takes, of which none should take `longest_s`.
+    """Tracks the time per row of large forwards, and derives how many rows fit in `longest_s`.
 
-    `row_ns`: a first guess; 0 if there is none.
+    `row_ns`: first guess of the time per row; 0 if unknown.
     """
 
     def __init__(self, row_ns: float = 0.0, longest_s: float = LONGEST_S) -> None:
@@ -27,21 +27,22 @@ class StepSize:
 
     @property
     def prompt_tokens(self) -> int:
-        """Most tokens of prompts in a forward."""
+        """Maximum number of prompt tokens in a forward."""
         wanted = self._longest_s * 1e9 / max(self._row_ns, 1.0)
         return round(min(max(wanted, LEAST_PROMPT_TOKENS), MAX_STEP_TOKENS))
 
     def observe(self, rows: int, nanoseconds: int) -> None:
-        """Takes in a forward; small ones say nothing about large ones."""
+        """Records a forward; small ones are ignored, as they say nothing about large ones."""
         if rows >= LEAST_PROMPT_TOKENS:
             row_ns = nanoseconds / rows
             self._row_ns += (GAIN if self._row_ns else 1.0) * (row_ns - self._row_ns)
 
 
 class Step:
-    """One forward in the making: of one model, up to MAX_STEP_TOKENS, and its step size of prompts.
+    """A forward being assembled for one model.
 
-    The first wish fits, however large.
+    It has at most MAX_STEP_TOKENS, and at most the model's step size of prompt tokens. The first
+    wish always fits.
     """
 
     def __init__(self, first: Forward) -> None:
@@ -50,7 +51,7 @@ class Step:
         self._slots = [first.slot] if self._prompts else []
 
     def takes(self, wish: Forward) -> bool:
-        """Adds the wish if it fits, and no other one computes a part of it."""
+        """Adds the wish if it fits and no other one in the step computes rows that it can copy."""
         prompt = prompt_tokens(wish)
         most = self._model.step_size.prompt_tokens
         fits = not prompt or not self._prompts or self._prompts + prompt <= most
@@ -66,6 +67,6 @@ class Step:
 
 
 def prompt_tokens(wish: Forward) -> int:
-    """Tokens of a prompt in it; 0 where it is a round's."""
+    """Number of prompt tokens of a forward; 0 if it is a round's."""
     committed = len(wish.committed_token_ids)
     return committed if committed > ROUND_TOKENS else 0

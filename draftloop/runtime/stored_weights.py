@@ -1,4 +1,4 @@
-"""What a checkpoint's files say of its weights, known before any is read."""
+"""The weights that a checkpoint's files contain, by their headers, without reading them."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from draftloop.errors import StartupFailure
 from draftloop.runtime import memory_left
 from draftloop.runtime.memory_left import GIB
 
-# Weights in an element that holds several, at least: two of four bits, four of eight.
+# Element types that pack several weights, and how many at least: two of 4 bits, four of 8.
 PACKED = {"U8": 2, "I32": 4}
 
 
 class Stored(NamedTuple):
-    """A tensor of a file: element type, in safetensors' words, and shape."""
+    """A tensor in a file: element type, by safetensors' name, and shape."""
 
     kind: str
     shape: tuple[int, ...]
 
     @property
     def weights(self) -> int:
-        """How many there are at least."""
+        """Minimum number of weights."""
         return prod(self.shape) * PACKED.get(self.kind, 1)
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files that transformers reads: others may lie beside them with the same weights."""
+    """The files that transformers reads; the folder may hold others with the same weights."""
     index, whole = folder / SAFE_WEIGHTS_INDEX_NAME, folder / SAFE_WEIGHTS_NAME
     try:
         named = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
@@ -47,18 +47,18 @@ def stored_weights(folder: Path) -> dict[str, Stored]:
     for file in weight_files(folder):
         try:
             with safe_open(file, framework="pt") as opened:
-                for name in opened.keys():  # noqa: SIM118 - it is no mapping
+                for name in opened.keys():  # noqa: SIM118 - not a mapping
                     part = opened.get_slice(name)
                     found[name] = Stored(part.get_dtype(), tuple(part.get_shape()))
         except (OSError, SafetensorError):
-            continue  # whoever reads it says what is wrong
+            continue  # the error is reported when the file is actually loaded
     return found
 
 
 def require_memory(folder: Path, dtype: torch.dtype, device: torch.device, ranks: int = 1) -> None:
-    """Raises StartupFailure where the weights that a device is to hold are more than is free.
+    """Raises StartupFailure if a device's part of the weights exceeds its free memory.
 
-    A process that takes more memory than there is ends without a word.
+    Otherwise the process would be killed without any message.
     """
     weights = sum(stored.weights for stored in stored_weights(folder).values())
     needed, free = weights * dtype.itemsize // ranks, memory_left.free_bytes(device)

@@ -1,8 +1,8 @@
-"""Threads that go through a compiled CPU kernel together, and wait for one another in between.
+"""Threads that run a compiled CPU kernel together, with barriers between its parts.
 
 Importing this module requires llvmlite. The threads are those of torch's OpenMP runtime: one pool
-and one setting, `torch.set_num_threads`. A team meets once a kernel; waking a thread for every part
-would take longer than many a part.
+and one setting, `torch.set_num_threads`. A team is started once per kernel, as waking the threads
+for every part would take longer than many of the parts.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from llvmlite import binding as llvm
 from draftloop.runtime.llvm import I32, I64, PTR, VOID, Emitter, at, i64, loop, minimum
 
 OPENMP_FUNCTIONS = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
-# A team's record, 64-bit words, each in its own cache line: members that have arrived, the number
-# of times that all have, and for every member the units of its part that are taken.
+# A team's record: 64-bit words, each in its own cache line. Members that have arrived at the
+# barrier, barriers completed so far, and for every member the units of its part that are taken.
 LINE, MEMBERS = 8, 128
 ARRIVED, TURN, TAKEN = 0, LINE, 2 * LINE
 RECORD = TAKEN + MEMBERS * LINE
-# What a member waits before it lets others have its core: some 20 to 60 microseconds. Parts of a
-# kernel end together to within a few, unless another process has a member's core.
+# Spins of a waiting member before it yields its core: about 20 to 60 microseconds. Members end a
+# part within a few microseconds of each other, unless another process occupies a member's core.
 SPINS = 1000
 
 
 @functools.cache
 def bind_openmp() -> bool:
-    """Let compiled code call the OpenMP runtime torch is linked with; False if there is none."""
+    """Lets compiled code call the OpenMP runtime of torch; False if there is none."""
     try:
         torch_library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
         for name in OPENMP_FUNCTIONS:
@@ -44,10 +44,10 @@ def bind_openmp() -> bool:
 
 
 class Team:
-    """Writes, into the module of a kernel, what its threads need to work together.
+    """Emits, into a kernel's module, what its threads need to work together.
 
-    A *member* is a function of one pointer, which every thread of the team runs. All of them must
-    wait equally often.
+    A *member* is a function of one pointer, which every thread of the team runs. All threads must
+    call `wait` equally often.
     """
 
     def __init__(self, emitter: Emitter) -> None:
@@ -55,7 +55,7 @@ class Team:
         self._wait: Any = None
 
     def record(self, b: Any) -> Any:
-        """A new team's record, on the stack of the one that calls the others."""
+        """Emits a new team's record, on the stack of the calling thread."""
         with b.goto_entry_block():
             record = b.alloca(I64, RECORD)
             record.align = 64
@@ -64,7 +64,7 @@ class Team:
         return record
 
     def run(self, b: Any, member: Any, argument: Any, threads: Any) -> None:
-        """member(argument) by so many threads, or by this one alone."""
+        """Emits member(argument), run by `threads` threads, or by this one if it is one."""
         parallel = self._known("GOMP_parallel", VOID, [PTR, PTR, I32, I32])
         threads = minimum(b, threads, i64(MEMBERS))
         with b.if_else(b.icmp_signed(">", threads, i64(1))) as (in_team, alone):
@@ -77,26 +77,26 @@ class Team:
     def run_rows(
         self, b: Any, member: Any, argument: Any, known: dict[str, Any], least: int
     ) -> None:
-        """`run` over `rows` of `width` values, at least so many values for each of `threads`."""
+        """`run` over `rows` of `width` values, with at least `least` values per thread."""
         values = b.mul(known["rows"], known["width"])
         threads = minimum(b, known["threads"], b.sdiv(values, i64(least)))
         self.run(b, member, argument, minimum(b, threads, known["rows"]))
 
     def size(self, b: Any) -> Any:
-        """How many threads the team has."""
+        """Number of threads of the team."""
         return b.zext(b.call(self._known("omp_get_num_threads", I32, []), []), I64)
 
     def own_part(self, b: Any, units: Any) -> tuple[Any, Any]:
-        """First and end of the units of work that fall to this thread."""
+        """Start and end of this thread's units of work."""
         return self._part_of(b, units, self._number(b))
 
     @contextmanager
     def taking(self, b: Any, record: Any, unit: Any, stop: Any) -> Iterator[tuple[Any, Any, Any]]:
-        """Emit a loop over units of range(stop) that no other thread has taken.
+        """Emits a loop over chunks of range(stop), `unit` long, that no other thread has taken.
 
-        Its own part's first, then what others have not taken of theirs: one that the machine
-        disturbs does less. Yields the first and the end of each, and the end of the part that it is
-        of. Then all must `wait` before units are taken again.
+        A thread takes its own part first, then what is left of others' (work stealing), so that a
+        thread that is disturbed does less. Yields start and end of each chunk, and the end of the
+        part it belongs to. All must `wait` before units are taken again.
         """
         number, size = self._number(b), self.size(b)
         with loop(b, i64(0), size) as turn:
@@ -114,7 +114,7 @@ class Team:
             b.position_at_end(done)
 
     def wait(self, b: Any, record: Any) -> None:
-        """Until all have arrived: what any of them wrote before, all of them see."""
+        """Emits a barrier; what any thread wrote before it is visible to all after it."""
         if self._wait is None:
             self._wait = self._emit_wait()
         b.call(self._wait, [record])
@@ -139,7 +139,7 @@ class Team:
         return function
 
     def _emit_spin(self, b: Any, turn: Any, before: Any) -> None:
-        """Until the turn is no longer this one."""
+        """Emits waiting until the turn differs from `before`."""
         pause = self._known("llvm.x86.sse2.pause", VOID, [])
         rest = self._known("sched_yield", I32, [])
         with b.goto_entry_block():
@@ -162,11 +162,11 @@ class Team:
         b.position_at_end(done)
 
     def _number(self, b: Any) -> Any:
-        """Which of the team's threads this one is."""
+        """Index of this thread in the team."""
         return b.zext(b.call(self._known("omp_get_thread_num", I32, []), []), I64)
 
     def _part_of(self, b: Any, units: Any, number: Any) -> tuple[Any, Any]:
-        """First and end of the units of work that fall to a thread."""
+        """Start and end of the units of work of thread `number`."""
         size = self.size(b)
         start, stop = (b.sdiv(b.mul(units, end), size) for end in (number, b.add(number, i64(1))))
         return start, stop

@@ -1,7 +1,7 @@
-"""Tensor parallelism: every layer's heads and columns are split among ranks, one for each device.
+"""Tensor parallelism: every layer's heads and columns are split among ranks, one per device.
 
 The split is transformers' own, by the plan that comes with a model (Megatron-LM, arXiv 1909.08053,
-section 3): what a rank holds of a layer it computes alone, and twice a layer all add up.
+section 3): each rank computes its part of a layer, and there are two all-reduces per layer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FIELD = "tensor_parallel_size"
 
 
 def require_splittable(options: ModelOptions) -> None:
-    """Raises StartupFailure or InvalidInput where the model cannot be split as is wanted."""
+    """Raises StartupFailure or InvalidInput if the model cannot be split as configured."""
     ranks = options.tensor_parallel_size
     if options.inflate:
         raise InvalidInput("inflate", f"must not be given with {FIELD}", options.inflate)
@@ -45,7 +45,7 @@ def require_splittable(options: ModelOptions) -> None:
 
 
 def _require_devices(device: str, ranks: int) -> None:
-    """Raises StartupFailure or InvalidInput where there is no device for each of so many ranks."""
+    """Raises StartupFailure or InvalidInput if there is no device for each rank."""
     if device == "cpu":
         if torch.accelerator.is_available():
             raise StartupFailure(
@@ -60,16 +60,19 @@ def _require_devices(device: str, ranks: int) -> None:
 
 
 def meet(ranks: int, port: int = 0) -> TCPStore:
-    """Where the ranks meet: at the leader's port; without one this is the leader's, a free one."""
+    """The store where the ranks meet, at the leader's port.
+
+    Without a port, this process is the leader, and takes a free one.
+    """
     leads = not port
     return TCPStore(LOOPBACK, port, ranks, is_master=leads, wait_for_workers=False)
 
 
 def join(options: ModelOptions, place: Store) -> None:
-    """Makes this process the rank of these options; returns when all have come."""
+    """Makes this process the rank of these options; returns when all ranks have joined."""
     device, rank = options.device, options.rank
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    os.environ["LOCAL_RANK"] = str(rank)  # by which transformers takes a device
+    os.environ["LOCAL_RANK"] = str(rank)  # transformers chooses the device by it
     if device == "cuda":
         torch.cuda.set_device(rank)
     distributed.init_process_group(
@@ -78,7 +81,7 @@ def join(options: ModelOptions, place: Store) -> None:
 
 
 def least(value: int, device: torch.device) -> int:
-    """The least of what the ranks have."""
+    """The minimum of the ranks' values."""
     found = torch.tensor(value, device=device)
     distributed.all_reduce(found, distributed.ReduceOp.MIN)
     return int(found)

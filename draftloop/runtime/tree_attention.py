@@ -1,7 +1,7 @@
 """Attention over our cache, registered in transformers' attention interface.
 
-All sessions' new tokens lie in one row [1, heads, tokens, head_dim]; every session's segment
-attends to its own slot, so a session's result does not depend on who shares the forward.
+All sessions' new tokens form one sequence, [1, heads, tokens, head_dim]. Each session's segment
+attends to its own slot, so its result does not depend on which sessions share the forward.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from draftloop.runtime.trial import ADVICE, NotOurAttention
 
 NAME = "draftloop"
 LAYER_TYPES = {"full_attention", "sliding_attention"}
-MOST_SCORES = 1 << 26  # at once where they are written out: 256 MiB, and a few times that beside
-MOST_SCORES_OF_TORCH = 1 << 28  # by its own attention, which copies all keys for every part
+# Maximum scores computed at a time: in `_explicitly`, 256 MiB and a few times that for copies; in
+# torch's attention, which copies all keys for every part.
+MOST_SCORES = 1 << 26
+MOST_SCORES_OF_TORCH = 1 << 28
 
 
 def require_supported(config: PretrainedConfig) -> None:
-    """Raises StartupFailure where the model has layers that a short text would not tell from ours.
+    """Raises StartupFailure for layer types that differ from ours only on longer texts.
 
-    What else a model's attention may do beside is seen when its words are compared: see
-    `reference`.
+    Other differences in attention are found by comparing logits: see `reference`.
     """
     kinds = set(getattr(config.get_text_config(decoder=True), "layer_types", None) or ())
     if needs := sorted(kinds - LAYER_TYPES):
@@ -58,8 +59,8 @@ def attend(
 ) -> tuple[Tensor, None]:
     """Stores the new keys and values and attends; returns ([1, tokens, heads, head_dim], None).
 
-    `attention_mask` is what `mask_of` made, or None. For `AttentionShapes` it only tells them what
-    would be stored, and returns zeros. Raises NotOurAttention for a mask of the layer's own.
+    `attention_mask` is the result of `mask_of`, or None. With `AttentionShapes`, it only records
+    the shapes and returns zeros. Raises NotOurAttention if the layer makes its own mask.
     """
     if attention_mask is not None:
         sliding_window = _window_in(attention_mask)
@@ -92,10 +93,11 @@ def attend(
 def mask_of(
     *_: Any, local_size: int | None = None, config: PretrainedConfig, **__: Any
 ) -> Tensor | None:
-    """In a mask's place the layers' sliding window, where they have one: a number, as a tensor.
+    """Returns the layer's sliding window, as a scalar tensor, in place of a mask; else None.
 
-    What a row sees is known from its `Segment`, but some models tell the window by the mask alone
-    (PhiMoE, Qwen2-MoE). Raises NotOurAttention where the size is another one, as of chunks.
+    Visibility is known from the `Segment`, but some models state the window only through the mask
+    (PhiMoE, Qwen2-MoE). Raises NotOurAttention if the size is not the window's, as for chunked
+    attention.
     """
     if local_size is None:
         return None
@@ -105,16 +107,16 @@ def mask_of(
 
 
 def _window_in(mask: Tensor) -> int:
-    """The window that `mask_of` has put in a mask's place."""
-    if mask.ndim or mask.dtype != torch.int64:  # a layer's own, or with something added (Doge)
+    """The window that `mask_of` returned in place of a mask."""
+    if mask.ndim or mask.dtype != torch.int64:  # the layer's own mask, or a changed one (Doge)
         raise NotOurAttention("this model's layers make masks of their own")
     return int(mask)
 
 
 def _widened(part: Tensor, dims: int) -> Tensor:
-    """With zeros, which change no product, up to the cache's dimensions.
+    """Pads with zeros, which change no product, to the cache's head dimension.
 
-    Keys may have more of them than values (DeepSeek), and one layer more than another (Gemma 4).
+    Keys may have more dimensions than values (DeepSeek), and layers may differ (Gemma 4).
     """
     missing = dims - part.shape[-1]
     return functional.pad(part, (0, missing)) if missing else part
@@ -128,10 +130,10 @@ def _segment_attention(
     window: int | None,
     scoring: Scoring,
 ) -> Tensor:
-    """[rows, heads, head_dim] for a query [1, heads, rows, head_dim] and the slot's whole room."""
+    """[rows, heads, head_dim] for a query [1, heads, rows, head_dim] and all rows of a slot."""
     if cpu_attention.fits(query, keys):
-        # Prompts too, where torch's blocked product would be up to a quarter faster: its bits
-        # depend on the pieces in which a prompt is run, and those on the time that they take.
+        # Prompts too, although torch's blocked product would be up to a quarter faster: its bits
+        # depend on how a prompt is chunked, and that depends on timing.
         bias = bias_of(segment, window)
         mine = query[0].float()
         return cpu_attention.attend(mine, keys, values, bias, segment.stored_to, scoring)
@@ -149,10 +151,10 @@ def _segment_attention(
 def _by_torch(
     query: Tensor, keys: Tensor, values: Tensor, seen: Tensor | None, scale: float, *, causal: bool
 ) -> Tensor:
-    """Torch's own attention; seen: bool [rows, keys], None where all are, or `causal` ones.
+    """Torch's own attention; seen: bool [rows, keys], or None for all keys, or `causal` ones.
 
-    Beside a mask it writes all scores out on a GPU where keys have fewer heads than queries: a
-    prompt's piece behind 32,000 tokens took 8 GiB and as much again.
+    Runs in parts, because with a mask and fewer key heads than query heads, torch materializes all
+    scores on a GPU: a chunk of a prompt after 32,000 tokens took twice 8 GiB.
     """
     _, heads, rows, _ = query.shape
     at_once = rows if seen is None else max(1, MOST_SCORES_OF_TORCH // (heads * keys.shape[1]))
@@ -175,9 +177,9 @@ def _by_torch(
 def _explicitly(
     query: Tensor, keys: Tensor, values: Tensor, seen: Tensor, scoring: Scoring
 ) -> Tensor:
-    """The same for scores that torch's attention has no word for; seen: bool [rows, keys].
+    """Attention with scores that torch's attention does not support; seen: bool [rows, keys].
 
-    As many rows at a time as MOST_SCORES allows: all of a prompt's piece took gigabytes.
+    Runs as many rows at a time as MOST_SCORES allows: a whole chunk of a prompt took gigabytes.
     """
     heads, group = query.shape[0], query.shape[0] // keys.shape[0]
     keys, values = (part.repeat_interleave(group, 0) for part in (keys, values))
@@ -190,14 +192,14 @@ def _explicitly(
 
 
 def _on_device(mask: Mask, segment: Segment, window: int | None, device: torch.device) -> Tensor:
-    """A segment's mask as a tensor; made once for all layers."""
+    """A segment's mask as a tensor; computed once for all layers."""
     if window not in segment.masks_on_device:
         segment.masks_on_device[window] = torch.from_numpy(mask).to(device)
     return segment.masks_on_device[window]
 
 
 def bias_of(segment: Segment, window: int | None) -> cpu_attention.Bias:
-    """What a segment's rows do not see, as `cpu_attention` wants it; made once for all layers."""
+    """A segment's attention bias for `cpu_attention`; computed once for all layers."""
     if window not in segment.biases:
         mask = _windowed(segment, window)
         if mask is None and segment.stop - segment.start > 1:
@@ -207,13 +209,13 @@ def bias_of(segment: Segment, window: int | None) -> cpu_attention.Bias:
 
 
 def _causal(segment: Segment) -> Mask:
-    """Every row sees what was stored before it, and itself."""
+    """Causal mask: each row attends to the rows stored before it, and itself."""
     rows = segment.stop - segment.start
     return np.tri(rows, segment.stored_to, k=segment.stored_from, dtype=np.bool_)
 
 
 def _windowed(segment: Segment, window: int | None) -> Mask | None:
-    """A segment's mask without what lies `window` or more positions back."""
+    """A segment's mask without keys that lie `window` or more positions back."""
     if window is None:
         return segment.mask
     if window not in segment.windowed_masks:

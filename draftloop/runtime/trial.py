@@ -1,4 +1,4 @@
-"""The first forwards of a model that nobody may have run before."""
+"""Guards the first forwards of a model of a kind that may never have been run here."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from contextlib import contextmanager
 
 from draftloop.errors import StartupFailure
 
-# What code says that was handed a model or arguments it was not written for.
+# Errors of code that gets a model or arguments it was not written for.
 SURPRISES = (TypeError, ValueError, AttributeError, LookupError, RuntimeError, ImportError)
 
-LONGEST = 300  # letters of another library's message
+LONGEST = 300  # characters of another library's message
 ADVICE = "serve a model with plain or sliding-window attention such as Llama, Qwen2 or Mistral"
 
 
 class NotOurAttention(NotImplementedError):
-    """A model keeps its attention to itself."""
+    """The model does not use transformers' attention interface in a way that we can replace."""
 
 
 @contextmanager
 def trial(kind: str) -> Iterator[None]:
-    """Makes a StartupFailure, which names the `kind` of model, of whatever goes wrong within."""
+    """Turns errors inside it into a StartupFailure that names the `kind` of model."""
     try:
         yield
     except NotOurAttention as error:
@@ -30,13 +30,13 @@ def trial(kind: str) -> Iterator[None]:
 
 
 def said_by(error: BaseException) -> str:
-    """What an error of another library says, in one line that is not too long."""
+    """The message of another library's error, as one line of limited length."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
 
 
 def unlike(name: str) -> StartupFailure:
-    """The refusal of a model, or of a kind of models, of this name."""
+    """The error that refuses a model, or a kind of models, of this name."""
     return StartupFailure(
         f"model: {name} does not leave its attention to transformers' attention interface, through "
         f"which drafts are verified; serve a model that does, such as Llama, Qwen2 or Mistral"

@@ -1,4 +1,4 @@
-"""What the compiled CPU kernels must know of the processor's vectors.
+"""Properties of the processor's vector unit that the compiled CPU kernels depend on.
 
 Importing this module requires llvmlite, which knows the processor.
 """
@@ -13,17 +13,17 @@ from typing import NamedTuple
 
 from llvmlite import binding as llvm
 
-# Multiply-adds that a core has under way: two units, each begins one a cycle and takes four.
+# Multiply-adds in flight per core: two units, each starts one per cycle with a latency of four.
 UNDER_WAY = 8
 ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA = 158, 0x1023, 18  # of Linux on x86-64
 STRIP_VECTORS = 4  # a strip, the unit of work of a thread, is this many vectors of outputs
 
 
 class Tile(NamedTuple):
-    """Vectors of outputs that some rows are multiplied into at a time, and how.
+    """Number of output vectors computed at a time for some rows, and how.
 
-    `keeps_weights`: registers hold the weights of a word while they multiply all rows; else the
-    rows' activations, while they are multiplied by one vector of weights after the other.
+    `keeps_weights`: registers hold the weights of a word while all rows are multiplied by them.
+    Otherwise registers hold the rows' activations, and weights are loaded vector by vector.
     """
 
     vectors: int
@@ -31,13 +31,13 @@ class Tile(NamedTuple):
 
 
 class VectorUnit(NamedTuple):
-    """What the generator must know of a CPU's vector registers."""
+    """What the code generator must know about a CPU's vector registers."""
 
     lanes: int
     registers: int
     tiles: bool = False  # whether there are registers of bfloat16 matrices
     dots: bool = False  # whether pairs of bfloat16 are multiplied and added by one instruction
-    byte_dots: bool = False  # whether four bytes are
+    byte_dots: bool = False  # the same for four bytes
 
     @property
     def strip(self) -> int:
@@ -45,15 +45,15 @@ class VectorUnit(NamedTuple):
         return STRIP_VECTORS * self.lanes
 
     def padded(self, values: int) -> int:
-        """So many values and what fills their last vector."""
+        """The number of values rounded up to whole vectors."""
         return -(-values // self.lanes) * self.lanes
 
     def tile(self, rows: int, parts: int) -> Tile:
-        """The widest tile for `rows` rows whose sums fit the registers beside what is multiplied.
+        """The widest tile for `rows` rows whose sums and operands fit the registers.
 
-        A vector of weights takes `parts` registers. By default its weights are loaded once. Where
-        that leaves fewer sums than multiply-adds are under way at a time, each would wait for the
-        one before: then the rows' activations are.
+        A vector of weights takes `parts` registers. By default, weights are kept in registers. If
+        that leaves fewer sums than multiply-adds in flight, each would wait for the previous one;
+        then the rows' activations are kept instead.
         """
         keeping = next((v for v in (4, 2) if rows * v + parts * v + 1 < self.registers), 1)
         changing = next((v for v in (4, 2) if rows * v + rows + 1 <= self.registers), 1)
@@ -67,14 +67,14 @@ AVX2 = VectorUnit(lanes=8, registers=16)
 
 
 def lanes_for(unit: VectorUnit, *widths: int) -> int:
-    """Most lanes of a vector that divide all of these widths; 0 where none does."""
+    """The largest number of lanes that divides all of these widths; 0 if none does."""
     fitting = (unit.lanes, 8, 4)
     return next((n for n in fitting if not any(width % n for width in widths)), 0)
 
 
 @functools.cache
 def vector_unit() -> VectorUnit | None:
-    """The vector unit to generate for; None where no kernel of this module can run."""
+    """The vector unit to generate code for; None if our kernels cannot run here."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return None
     features = llvm.get_host_cpu_features()
@@ -86,5 +86,5 @@ def vector_unit() -> VectorUnit | None:
 
 
 def _may_use_tiles() -> bool:
-    """Asks the system, which saves their registers for those processes alone that have asked."""
+    """Requests the use of tiles from Linux, which saves their registers only on request."""
     return ctypes.CDLL(None).syscall(ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA) == 0  # type: ignore[no-any-return]
