@@ -48,7 +48,7 @@ async def plain(stub: VerifierStub, tokens: int) -> list[int]:
 
 
 async def test_a_session_speaks_the_protocol(serve_verifier: Start) -> None:
-    """The first token on opening, correct drafts accepted, the answer to a repeated draft replayed."""
+    """First token on opening, correct drafts accepted, the answer to a repeated draft replayed."""
     async with serve_verifier() as (channel, host):
         stub = VerifierStub(channel)
         info = (await stub.Info(verifier_pb2.VerifierInfoRequest())).model
