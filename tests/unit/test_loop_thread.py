@@ -46,7 +46,7 @@ def no_collections() -> Iterator[None]:
 
 
 def in_time(work: Callable[[], Any]) -> bool:
-    """Whether it ends; what hangs is left behind, and keeps no process alive."""
+    """Whether the work ends in time; what hangs is left behind in a daemon thread."""
     worker = threading.Thread(target=work, daemon=True)
     worker.start()
     worker.join(HANGS_S)
@@ -56,7 +56,7 @@ def in_time(work: Callable[[], Any]) -> bool:
 def test_streams_that_are_collected_while_work_is_handed_over(
     no_collections: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A collection may begin wherever memory is asked for: it ends the stream in that thread."""
+    """A collection may start at any allocation, and then ends the stream in that very thread."""
     thread, stream = LoopThread(), Endless()
     reading = iter(Stream(stream, thread))
     next(reading)
