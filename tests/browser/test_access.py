@@ -153,7 +153,7 @@ def test_reduced_motion(open_page: OpenPage) -> None:
 
 
 def test_a_low_window_shows_the_form_s_buttons_beside_the_answer(open_page: OpenPage) -> None:
-    """They used to be below the window unless the page was scrolled to its very end."""
+    """The buttons used to be below a low window unless the page was scrolled to its very end."""
     playground = open_page(viewport={"width": 1280, "height": 500})  # a usual screen at 200 %
     playground.at("#answer").evaluate("box => box.scrollIntoView({ block: 'start' })")
     top, wheel = "box => box.getBoundingClientRect().top", playground.page.mouse

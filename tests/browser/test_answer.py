@@ -103,7 +103,7 @@ def test_whoever_has_scrolled_back_reads_on_in_peace(playground: Playground) -> 
 
 
 def test_stop_counts_the_run_that_it_stops(playground: Playground) -> None:
-    """In the second half of a comparison, it used to report the first run's tokens."""
+    """In the second half of a comparison, the status used to count the first run's tokens."""
     answered(playground, FEW)
     playground.fill(**{**RUN, "max_tokens": 1500})
     playground.at("#compare").click()
@@ -116,7 +116,7 @@ def test_stop_counts_the_run_that_it_stops(playground: Playground) -> None:
 
 
 def test_says_that_the_drafter_was_missed(playground: Playground) -> None:
-    """Such rounds used to be described as if no draft had been worth its time."""
+    """Rounds without a drafter used to be described as if no draft had been worth its time."""
     answered(playground, FEW, fallback_rounds=2)
     playground.run(seed=5)
     ended = "Ended at the limit of tokens: 3 tokens, 1.0 a second, seed 5"
@@ -125,7 +125,7 @@ def test_says_that_the_drafter_was_missed(playground: Playground) -> None:
 
 
 def test_a_single_token_has_no_speed(playground: Playground) -> None:
-    """It used to be reported as 0.0 tokens a second."""
+    """The speed of a single token used to be shown as 0.0 tokens a second."""
     playground.run(**{**RUN, "max_tokens": 1})
     assert (
         playground.text("#status") == f"Ended at the limit of tokens: 1 token, seed {RUN['seed']}"
@@ -177,7 +177,7 @@ BETWEEN_FRAMES = """async () => {
 
 
 def test_nothing_of_a_stopped_run_is_drawn_into_the_next(playground: Playground) -> None:
-    """Its last frame used to come after the next run's start and show the old figures."""
+    """A stopped run's last frame used to be drawn after the next run's start, with old figures."""
     words = stream(FEW).removesuffix("data: [DONE]\n\n")
     playground.page.evaluate(HELD, words)
     playground.at("#run").click()

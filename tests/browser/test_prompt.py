@@ -24,7 +24,7 @@ def test_examples_are_walked_through_by_the_keyboard(playground: Playground) -> 
 
 
 def test_what_an_example_replaces_comes_back_by_undo(playground: Playground) -> None:
-    """It used to be lost."""
+    """Undo brings back a typed prompt that an example replaced. It used to be lost."""
     example, prompt = playground.at("#example"), playground.at("#prompt")
     prompt.fill(OWN)
     example.select_option("A class")

@@ -53,7 +53,7 @@ def test_services_and_libraries_keep_apart() -> None:
 
 
 def test_a_verifier_holds_no_phrases() -> None:
-    """It has no way to Redis either, not even indirectly: only `phrase_store` has one."""
+    """A verifier has no way to Redis, not even indirectly: only `phrase_store` has one."""
     assert not breaches(lambda _: {"phrase_store"}, lambda m: m.under("verifier_service"))
 
 
@@ -118,7 +118,7 @@ def test_the_client_sees_no_wire() -> None:
 
 
 def test_the_client_runs_on_a_plain_installation() -> None:
-    """It imports only distributions that `draftloop` without extras requires."""
+    """The client imports only distributions that `draftloop` without extras requires."""
     code = "import sys, draftloop.client; sys.stdout.write(' '.join(sys.modules))"
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr

@@ -88,7 +88,7 @@ def test_times_of_the_larger_draft_model_on_its_card() -> None:
 
 
 def test_reasons_that_a_healthy_deployment_has_are_named() -> None:
-    """Those that no alert counts are on the page that explains the metric."""
+    """Reasons that no alert counts are on the page that explains the metric."""
     alerts = (ROOT / "deploy" / "prometheus" / "alerts.yml").read_text()
     (reasons,) = re.findall(r'draftloop_fallback_rounds_total\{reason!~"([^"]+)"', alerts)
     page = (DOCS / "operations.md").read_text()

@@ -215,9 +215,9 @@ def test_resources_are_bounded(overlay: str) -> None:
 def test_an_orchestrators_memory_holds_all_phrases(
     overlay: str, context: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With all phrase indexes full and the maximum of requests, each with a full context.
+    """The memory limit suffices for full phrase indexes and the maximum of long requests.
 
-    Prompt and prediction may each fill a context.
+    Prompt and prediction of each may fill a context.
     """
     manifests = combined(overlay)
     chosen = settings(manifests, "orchestrator", monkeypatch)
@@ -256,7 +256,7 @@ def test_a_split_model_has_a_device_for_each_rank_and_memory_to_share() -> None:
 
 
 def test_the_loader_writes_where_the_roles_read() -> None:
-    """It has their user and group, an image that the cluster needs anyway, and no namespace.
+    """The loader pod has the roles' user and group, an image in use anyway, and no namespace.
 
     `kubectl -n` names the namespace.
     """
@@ -304,7 +304,7 @@ def test_images_have_the_version_of_the_code(overlay: str) -> None:
 
 @every_overlay
 def test_a_page_says_how_each_image_is_built(overlay: str) -> None:
-    """With exactly its tag; the images for GPUs have the compiler that padded steps need."""
+    """A page builds each image with exactly its tag; padded steps on GPUs need a compiler."""
     built = {
         command.words[command.words.index("-t") + 1]: command.text
         for command in documented_commands()

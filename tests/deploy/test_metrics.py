@@ -68,7 +68,7 @@ def test_keda_asks_for_what_is_measured_by_the_role_that_it_scales() -> None:
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_orchestrators_are_added_before_they_refuse(overlay: str) -> None:
-    """With a target above one orchestrator's limit, none would ever be added."""
+    """With a target above one orchestrator's limit, no replica would ever be added."""
     environment = combined(overlay).environment("orchestrator")
     assert "DRAFTLOOP_ORCHESTRATOR_MAX_REQUESTS" not in environment
     most = OrchestratorSettings.model_fields["max_requests"].default

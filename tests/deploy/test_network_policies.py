@@ -119,7 +119,7 @@ def test_prometheus_reaches_what_it_scrapes() -> None:
 
 
 def test_prometheus_reaches_the_metrics_of_an_orchestrator_with_tls() -> None:
-    """As the page sets it up: what listens there is scraped, and the policies allow it."""
+    """With the page's patch, the port that listens is scraped, and the policies allow it."""
     (text,) = (block for block in fenced(PAGE, "yaml") if "METRICS_LISTEN" in block)
     patched = rendered(text)
     name, port = METRICS_BEHIND_TLS

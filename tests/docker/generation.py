@@ -38,7 +38,7 @@ class Running:
     def __init__(
         self, address: str, strategy: str = "speculative", max_draft_tokens: int | None = None
     ) -> None:
-        """By default without phrases: a text that they know would end before a test can act."""
+        """The default strategy uses no phrases: with them a text could end before a test acts."""
         self.token_ids: list[int] = []
         self.summary = pb.GenerationSummary()
         self.error: grpc.RpcError | None = None

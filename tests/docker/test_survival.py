@@ -21,7 +21,7 @@ def drafted(address: str) -> Running:
 def test_a_crash_costs_no_token(
     project: Project, address: str, expected: list[int], service: str
 ) -> None:
-    """For the only verifier the request waits until it has restarted, then reopens its session."""
+    """The request waits for the only verifier's restart, and goes on in a reopened session."""
     [container] = project.containers(service)
     before = project.starts(container)
     strategy = FUSED if service == "redis" else SPECULATIVE

@@ -30,7 +30,7 @@ def tokenizer() -> Tokenizer:
 def test_no_strategy_says_what_is_banned(
     client: Client, cases: list[Case], tokenizer: Tokenizer
 ) -> None:
-    """Bans what the prompts would continue with, and an early end, under every strategy.
+    """Every strategy obeys bans on the very phrases that would come, and on an early end.
 
     The draft model follows the same bans. Otherwise each such place would cost it an acceptance.
     """

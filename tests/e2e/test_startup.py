@@ -160,7 +160,7 @@ def test_nothing_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:
 async def test_a_drafter_with_another_vocabulary_is_refused(
     stack: Stack, orchestrator: InProcess, tmp_path: Path
 ) -> None:
-    """At the start, with both fingerprints in the message."""
+    """The orchestrator refuses to start, and names both fingerprints."""
     info: Any = shared.ModelInfo()
     info.CopyFrom(await drafter_info(stack))
     info.vocabulary_fingerprint = "0123456789abcdef"

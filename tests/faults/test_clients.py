@@ -65,7 +65,7 @@ def test_who_vanishes_leaves_nothing_behind(
 def test_who_does_not_read_holds_nobody_up(
     fleet: Fleet, requests: list[Case], undisturbed: list[list[int]]
 ) -> None:
-    """Their generations end and free the sessions; the unread text takes bounded memory."""
+    """Generations for clients that do not read end and free their sessions; memory is bounded."""
     orchestrator = fleet.orchestrators[0]
     before = fleet.memory()["o1"]
     prompts = ["import os", "def main():"]

@@ -78,7 +78,7 @@ async def test_a_drafter_that_hangs_is_left_alone_and_used_again_when_it_is_well
 
 
 async def test_a_drafter_that_prefills_for_long_is_done_without_until_it_is_ready() -> None:
-    """Such as after other prompts: no round waits for it, and the drafter is not given up."""
+    """No round waits for a drafter that prefills for long, and it is not given up."""
     fake = fakes.FakeDrafter(None, fakes.wrong_chain)
     fake.prefill_s = 2 * DRAFT_TIMEOUT_S
     async with session_with(fake) as (session, known):
@@ -99,7 +99,7 @@ async def test_a_drafter_that_prefills_for_long_is_done_without_until_it_is_read
 
 
 async def test_a_session_that_a_drafter_has_freed_is_opened_again_at_once() -> None:
-    """A session freed for being idle does not count as a failure of its drafter."""
+    """A session freed for being idle is no failure of the drafter, for other requests either."""
     lost = iter([True])
 
     def once_gone(propose: Any, chance: random.Random) -> Any:
@@ -141,7 +141,7 @@ WRONG = [fakes.too_deep, fakes.wrong_length, fakes.too_many, fakes.cycle, fakes.
 async def test_a_draft_that_is_none_that_was_asked_for_goes_no_further(
     wrong: fakes.Behavior,
 ) -> None:
-    """A verifier would refuse it or judge it at another position. It costs the round its draft."""
+    """A verifier would refuse an invalid draft or judge it elsewhere. The round has no draft."""
     once = iter([wrong])
     fake = fakes.FakeDrafter(
         None, lambda asked, chance: next(once, fakes.wrong_chain)(asked, chance)
@@ -172,7 +172,7 @@ async def session_of_a_vocabulary(
 
 
 async def test_tokens_that_the_draft_model_has_not_are_not_offered_to_it() -> None:
-    """It would refuse them and be avoided: one request's phrases used to stop others' drafts."""
+    """The drafter would refuse them and be avoided: one request's phrases stopped all drafts."""
     offered: list[tuple[list[int], list[int]]] = []
 
     def noting(asked: drafter_pb2.ProposeDraft, _: random.Random) -> fakes.Reply:
@@ -186,7 +186,7 @@ async def test_tokens_that_the_draft_model_has_not_are_not_offered_to_it() -> No
 
 
 async def test_tokens_that_only_the_draft_model_has_are_left_out_of_its_drafts() -> None:
-    """That is no fault: at high temperatures a model's unused rows are drafted too."""
+    """Unused rows of the output layer may be drafted at high temperatures; that is no fault."""
     beyond = TARGET.vocabulary_size
 
     def padded(asked: drafter_pb2.ProposeDraft, _: random.Random) -> fakes.Reply:

@@ -63,7 +63,7 @@ async def test_who_comes_just_as_a_verifier_stops_goes_to_another() -> None:
 
 
 async def test_a_crowd_at_two_verifiers_of_which_one_stops_is_served() -> None:
-    """Including the sessions that are being opened as it stops."""
+    """Sessions that are being opened when a verifier stops are served by the other."""
     server = RoleServer("any", OrchestratorSettings(listen="127.0.0.1:0", grace_period_s=60))
     add_verifier(fakes.ScriptedVerifier(), server.server)
     await server.listen()

@@ -77,7 +77,7 @@ async def short_context(
 
 
 async def test_a_text_longer_than_the_draft_model_reads_blames_nobody() -> None:
-    """Draft models often have the shorter context. The drafter is not avoided for it."""
+    """Draft models often have shorter contexts. Their drafters are not avoided for that."""
     fake = fakes.FakeDrafter(None, one_node)
     async with short_context(fake) as (known, replica):
         session = DrafterSession(known, terms(), target=TARGET)
@@ -108,7 +108,7 @@ async def test_a_text_that_outgrows_the_draft_model_opens_no_session_any_more() 
 
 
 async def test_a_request_that_a_drafter_refuses_is_not_asked_again_and_blames_nobody() -> None:
-    """For example a request with a bias for a token that the draft model lacks."""
+    """A drafter may refuse a request, as for a bias on a token that the draft model lacks."""
 
     def refuse(asked: drafter_pb2.ProposeDraft, _: object) -> fakes.Reply:
         raise InvalidInput("sampling.logit_bias", "must name tokens below 96", 100)

@@ -37,7 +37,7 @@ def test_no_request_is_lost_and_no_token_differs(
 def test_without_a_verifier_both_doors_say_so_at_once(
     fleet: Fleet, requests: list[Case], undisturbed: list[list[int]]
 ) -> None:
-    """With a retry hint; once a verifier is back, requests are served as before."""
+    """gRPC and HTTP answer with a retry hint; once a verifier is back, all is as before."""
     for name in ("v1", "v2"):
         fleet.processes[name].kill()
     orchestrator = fleet.orchestrators[0]

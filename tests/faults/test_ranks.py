@@ -49,7 +49,7 @@ def test_a_leader_that_is_killed_leaves_nobody_behind(split: Fleet) -> None:
 
 
 def test_told_to_end_it_ends_well_with_all_its_ranks(split: Fleet) -> None:
-    """Also if all processes get SIGTERM, as a service manager sends it."""
+    """SIGTERM to all processes, as service managers send it, ends the service with status 0."""
     left = follower(split, "v2")
     left.send_signal(signal.SIGTERM)
     split.processes["v2"].send(signal.SIGTERM)

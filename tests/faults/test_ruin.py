@@ -30,7 +30,7 @@ def delicate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 def test_requests_that_no_verifier_can_run_end_none(
     delicate: Fleet, requests: list[Case], undisturbed: list[list[int]]
 ) -> None:
-    """Such a request fails on one replica after the other; all other requests are answered."""
+    """A request that no verifier can run fails on each in turn; all other requests are answered."""
     verifiers = [delicate.processes[name] for name in ("v1", "v2")]
     places = [verifier.log_file.with_name(SICK) for verifier in verifiers]
     (prompt,) = held_out_prompts(1, longest=LONG)
@@ -50,7 +50,7 @@ def test_requests_that_no_verifier_can_run_end_none(
 def test_a_verifier_that_only_fails_ends_but_no_request(
     delicate: Fleet, requests: list[Case], undisturbed: list[list[int]]
 ) -> None:
-    """Otherwise its health would stay good, and every request would try it first."""
+    """Otherwise its health would stay good, and every request would try this verifier first."""
     verifier = delicate.processes["v1"]
     sick = verifier.log_file.with_name(SICK)
     with Load(delicate.orchestrators, requests, undisturbed) as load:

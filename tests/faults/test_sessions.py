@@ -165,7 +165,7 @@ async def test_a_session_that_is_reopened_has_another_name() -> None:
     "changed", [{"model_fingerprint": "cc"}, {"dtype": "bfloat16"}, {"quantization": "int8"}]
 )
 async def test_a_replica_with_another_model_is_passed_over(changed: dict[str, str]) -> None:
-    """Also one with the same model in another format. It used to resume the text without asking."""
+    """Another format counts as another model: such a replica used to resume the text."""
     async with (
         fakes.listening(add_verifier, OtherModel(model_info(**changed))) as other,
         fakes.listening(add_verifier, fakes.ScriptedVerifier()) as right,
@@ -253,7 +253,7 @@ async def test_a_replica_without_room_for_the_text_is_passed_over() -> None:
 
 
 async def test_a_text_that_outgrows_its_replica_goes_on_at_another_one() -> None:
-    """It used to be refused as the client's mistake, although room had been promised."""
+    """A full context used to be refused as the client's mistake, despite the promised room."""
     full, short = (*PROMPT, len(PROMPT)), Short(len(PROMPT) + 1)
     async with (
         fakes.listening(add_verifier, short) as first,

@@ -35,7 +35,7 @@ def expected(served: Served, cases: list[Case]) -> list[list[int]]:
 
 
 def test_no_service_says_that_rounding_depends_on_the_batch(served: Served) -> None:
-    """At the start they compare a row computed alone with the same row in a draft."""
+    """At the start, services compare a row computed alone with the same row in a draft."""
     for role in ("verifier", "drafter"):
         assert WARNING not in served.stack.processes[role].log_file.read_text(), role
 

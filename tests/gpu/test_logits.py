@@ -88,7 +88,7 @@ def test_products_of_float32_are_whole() -> None:
 def test_the_device_says_what_the_cpu_says(
     folder: Path, on_cpu: Tensor, dtype: str, most: float, graphs: bool, tell: Tell
 ) -> None:
-    """Also the rows of a draft tree, which equal those of token-by-token decoding."""
+    """Rows of prompts and of draft trees; the tree's rows also equal token-by-token decoding."""
     model = load(folder, dtype, cuda_graphs=graphs)
     assert model.device.type == DEVICE and model.cache.keys[0].device.type == DEVICE
     tree, path = together(model), singly(model, PATH)

@@ -103,7 +103,7 @@ async def test_phrases_of_the_process_alone() -> None:
 
 
 def test_no_phrases() -> None:
-    """So reads the answer of a server that is older than the field."""
+    """`draftloop info` shows this for servers that are older than the field."""
     console = Console(width=300)
     with console.capture() as captured:
         terminal.show_info(console, deployment_info())

@@ -30,7 +30,7 @@ def refusal(*arguments: str) -> str:
 
 
 def test_every_setting_has_a_flag() -> None:
-    """As docs/configuration.md promises."""
+    """docs/configuration.md promises a flag for every setting."""
     up = get_command(app).commands["up"]  # type: ignore[attr-defined]
     flags = {option for parameter in up.params for option in parameter.opts}
     assert flags == {flag_of(name) for name in ("config", *StackConfig.model_fields)}

@@ -67,7 +67,7 @@ def test_what_fails_before_the_first_token_is_tried_again(
 def test_what_comes_just_as_a_server_stops_is_tried_again(
     told: Told, client: Client, streamed: bool
 ) -> None:
-    """gRPC cancels a call that arrives as a server stops; another may answer the retry."""
+    """gRPC cancels a call that arrives as a server stops; another server may answer a retry."""
     servicer, address = told
     servicer.failures = [grpc.StatusCode.CANCELLED]
     if streamed:
@@ -120,7 +120,7 @@ def test_what_would_fail_again_is_not_tried_again(
 
 
 def test_messages_are_as_large_as_the_server_lets_them_be() -> None:
-    """The client used to have its own limit, the default of the servers."""
+    """The client used to limit messages itself, to the default of the servers."""
     large = MAX_MESSAGE_BYTES + 1
     with serving(ScriptedGeneration(), 2 * large) as address, Client(address) as client:
         assert client.generate("x" * large).text == "012"
@@ -137,7 +137,7 @@ def test_a_message_that_is_too_large_names_the_servers_setting(client: Client) -
 
 
 def test_a_wait_that_outlasts_the_timeout_is_not_begun(told: Told, client: Client) -> None:
-    """It raises the server's error, which tells more than a deadline passed while waiting."""
+    """The server's error tells more than a deadline that passes while the client waits."""
     servicer, _ = told
     servicer.failures = [Overloaded("no room", retry_after_s=1000)]
     with pytest.raises(Overloaded):
@@ -171,7 +171,7 @@ def test_the_timeout_is_the_servers_deadline_too(told: Told) -> None:
 
 
 def test_leaving_the_loop_cancels(told: Told, client: Client) -> None:
-    """Even if the stream object is still referenced."""
+    """Leaving the loop cancels the call even if the stream object is still referenced."""
     servicer, _ = told
     servicer.stuck = True
     stream = client.stream("x")

@@ -126,7 +126,7 @@ async def test_on_one_machine_a_drafter_keeps_all_requests_waiting(
 def test_successors_are_asked_for_where_forwards_are_long(
     forward_ns: int | None, said: Speculation, recycles: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if the request has no other free source, or sets how much is drafted."""
+    """Also if no other free source is on, or the request sets how much is drafted."""
     curve = () if forward_ns is None else (CostPoint(1, forward_ns),)
     monkeypatch.setattr(deployment.Deployment, "verifier", model_info(cost_curve=curve))
     request = GenerationRequest(

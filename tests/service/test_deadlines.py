@@ -95,7 +95,7 @@ def grpc_request(bomb: str | None = None) -> pb.GenerateOnceRequest:
 async def test_a_deadline_that_passes_while_a_request_is_read_over_grpc(
     deadlines: list[Deadline],
 ) -> None:
-    """Also if gRPC cancels the handler first."""
+    """The request counts as late even if gRPC cancels the handler first."""
     async with by_grpc() as stub:
         late, left = ended()
         with pytest.raises(grpc.aio.AioRpcError) as caught:

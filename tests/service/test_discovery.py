@@ -143,7 +143,7 @@ async def test_who_was_started_anew_has_computed_nothing_yet() -> None:
 
 
 async def test_a_process_of_two_addresses_is_one_replica() -> None:
-    """As with a name that has an IPv4 and an IPv6 address. If one fails, the other takes over."""
+    """A name may have an IPv4 and an IPv6 address; if one fails, the other takes its place."""
     async with fakes.listening(add, serving(FIRST)) as other, discovering(pods := Pods()) as found:
         async with fakes.listening(add, serving(FIRST)) as address:
             pods.addresses = [address, other]

@@ -139,7 +139,7 @@ async def test_what_is_no_http_behind_a_head_is_nobodys_failure() -> None:
 
 
 async def test_nothing_follows_a_body_of_two_lengths() -> None:
-    """With two lengths, a proxy may take the rest of the body for another client's request."""
+    """A proxy may use the other length, and take the rest for another client's request."""
     lengths = b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n"
     twice = HEAD + lengths + b"0\r\n\r\n" + WHOLE
     async with opened() as (_, http), connected(http, twice) as (reader, _):
@@ -278,7 +278,7 @@ async def test_who_is_refused_in_a_drain_is_counted() -> None:
 
 
 async def test_who_has_no_key_or_asks_for_another_tenant_is_counted(tmp_path: Path) -> None:
-    """And neither is counted as a server fault, on which the alert depends."""
+    """Refused keys and tenants are not server faults, which the alert counts."""
     key = new_key()
     keys = tmp_path / "keys.toml"
     keys.write_text(KeyEntry(name="one", sha256=hash_of(key), tenant="acme").toml())

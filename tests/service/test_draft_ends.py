@@ -40,7 +40,7 @@ async def draft_of(channel: grpc.aio.Channel, strategy: str, token: int, **more:
 
 @pytest.mark.parametrize("strategy", ["speculative", "opt_tree", "cascade", "fused", "ouroboros"])
 async def test_a_draft_ends_where_the_request_does(serve_drafter: Start, strategy: str) -> None:
-    """Drafts used to end at the model's own end tokens, whatever the request said."""
+    """Drafts used to end at the model's own end tokens, whatever the request named."""
     async with serve_drafter() as (channel, host):
         [end] = host.model.stop_token_ids
         of_one = partial(draft_of, channel, strategy)

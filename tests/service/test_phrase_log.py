@@ -221,7 +221,7 @@ def test_a_lost_server_is_told_within_milliseconds_and_found_again(
         log = open_log(server.url, "n", options)
 
         def appended(number: int) -> bool:
-            """Whether the append succeeded; a busy machine may fail with a healthy server too."""
+            """Whether the append succeeded; on a busy machine it may fail with a healthy server."""
             with contextlib.suppress(LogUnavailable):
                 log.append([record(number)])
                 return True

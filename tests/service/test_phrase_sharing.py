@@ -103,7 +103,7 @@ def test_requests_that_clients_name_alike_are_several(
 def test_a_log_that_nobody_else_may_read_is_not_kept(
     open_store: Callable[..., PhraseStore],
 ) -> None:
-    """It used to hold tens of MiB per namespace beside `phrases_mib`, and two threads."""
+    """A log in memory used to hold tens of MiB per namespace, and two threads, for no reader."""
     threads = set(threading.enumerate())
     store = open_store("memory://")
     for tenant in "ab":

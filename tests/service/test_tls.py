@@ -131,7 +131,7 @@ async def heard(address: str, tls: ClientTls | None) -> str:
 
 
 async def test_who_does_not_get_on_is_told_why(authority: Authority, stranger: Authority) -> None:
-    """It used to say that nobody listens there."""
+    """The error used to say that nobody listens there, whatever was wrong with TLS."""
     ours = ClientTls(ca=authority.ca)
     hung_up = "hung up at once, as one does that wants TLS (--tls-ca), or to be shown another"
     async with listening(**flags(authority.pair("late", -2 * LIFE))) as address:
@@ -262,7 +262,7 @@ async def test_renewed_certificates_are_used_without_a_restart(
 
 
 async def test_a_file_that_is_gone_is_told_once(authority: Authority) -> None:
-    """There used to be a line per connection, and probes connect every few seconds."""
+    """A missing file used to be logged at every connection; probes connect every few seconds."""
     pair = authority.pair("server")
     key = pair.key.read_bytes()
     async with listening(**flags(pair)) as address:
@@ -365,7 +365,7 @@ async def test_renewed_certificates_are_used_over_http_as_well(
 async def test_a_changed_authority_of_clients_is_in_force_over_http(
     authority: Authority, stranger: Authority, tmp_path: Path
 ) -> None:
-    """Also for clients admitted before: their TLS sessions cannot be resumed."""
+    """Clients admitted before are checked again: their TLS sessions cannot be resumed."""
     trusted = tmp_path / "clients.pem"
     trusted.write_bytes(authority.ca.read_bytes())
     known = context(authority, authority.pair("client"))

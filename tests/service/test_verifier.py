@@ -101,7 +101,7 @@ async def test_verdicts_carry_successors_where_they_are_asked_for(serve_verifier
 async def test_a_reopened_session_goes_on_as_if_nothing_had_happened(
     serve_verifier: Start,
 ) -> None:
-    """With penalties, for which the service must know where the prompt ends."""
+    """Penalties need to know where the prompt ends in a reopened session."""
     async with serve_verifier(prefill_chunk_tokens=16) as (channel, _):
         stub = VerifierStub(channel)
         strict: dict[str, Any] = {
@@ -206,7 +206,7 @@ async def test_a_stale_position_is_told_the_true_one(serve_verifier: Start) -> N
 async def test_another_draft_at_a_position_that_was_answered_is_no_replay(
     serve_verifier: Start,
 ) -> None:
-    """Its verdict would be about the other draft's nodes."""
+    """A replayed verdict would be about the nodes of the draft before."""
     async with serve_verifier() as (channel, host):
         call = VerifierStub(channel).Verify()
         await say(call, open_verifier())

@@ -95,7 +95,7 @@ async def test_nothing_is_produced_before_it_is_asked_for() -> None:
 
 
 async def test_an_error_behind_a_consumer_that_has_left_is_nobodys_business() -> None:
-    """At a deadline gRPC cancels a call, and the cancelled source may end with its own error."""
+    """A source that gRPC cancels at a deadline may end with its own error, which is dropped."""
 
     async def source() -> AsyncGenerator[int, None]:
         yield 0

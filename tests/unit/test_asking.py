@@ -56,7 +56,7 @@ def test_a_try_is_over_once_asking_pays() -> None:
 
 
 def test_a_round_that_pays_begins_no_try() -> None:
-    """Not even if the next round pays slightly less, in which a running try would go on."""
+    """The next round may pay slightly less; only a running try would go on in it."""
     model = opened((USUAL_TOKENS - 0.3) * PLAIN_NS / USUAL_FORWARDS)
     little = Offer(tokens=1.0)
     assert model.advantage() > 0 > model.advantage(little) > model.advantage() - 0.5

@@ -54,7 +54,7 @@ def left_over(bans: Bans, output: list[int]) -> set[int]:
 def test_what_is_left_follows_the_definition(
     bans: Bans, output: list[int], paths: list[list[int]]
 ) -> None:
-    """Whether the output came token by token or at once; the prompt does not count."""
+    """The output may come token by token or at once; the prompt does not count."""
     slowly, at_once = sampler(bans), sampler(bans)
     for token in output:
         slowly.observe_output([token])
@@ -69,7 +69,7 @@ def test_what_is_left_follows_the_definition(
 
 
 def test_a_sampler_is_plain_again_once_the_text_may_end() -> None:
-    """Later rounds then take the faster path."""
+    """Rounds after `min_tokens` take the faster path."""
     once = sampler(Bans(min_tokens=2, ends=(5,)))
     assert once.choose(LOGITS, [0, 1], [[], [1, 2]]) == [4, 5]
     once.observe_output([4])

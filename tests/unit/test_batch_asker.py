@@ -85,7 +85,7 @@ async def test_a_server_that_is_away_is_waited_for_so_long() -> None:
 async def test_a_request_that_alone_is_not_answered_has_failed(
     said: Said, status: int | None, code: str | None
 ) -> None:
-    """It used to end the run and every later one, so that requests after it were never sent."""
+    """One such request used to end this run and every later one; those after it were never sent."""
     answer = await ask(said, READY, patience_s=0)
     assert (answer["response"] or {}).get("status_code") == status
     assert (answer["error"] or {}).get("code") == code
@@ -151,7 +151,7 @@ async def test_a_wrong_key_is_told_before_anything_is_asked(
 
 @pytest.mark.parametrize("end", ["\n", "\x07", "é", "a" * MOST_OF_A_URL])
 def test_a_url_that_cannot_be_asked_is_a_mistake_of_the_file(end: str) -> None:
-    """It used to end the run in the middle."""
+    """An invalid URL used to end the run in the middle."""
     with pytest.raises(ValidationError, match="must be a path that begins with /v1/"):
         BatchRequest(custom_id="a", method="POST", url=f"/v1/completions{end}", body={})
 

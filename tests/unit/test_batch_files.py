@@ -61,7 +61,7 @@ def test_what_failed_makes_room(tmp_path: Path, status: int) -> None:
 
 @pytest.mark.parametrize("content", ["not yours", '{"custom_id": "a"}', "x" * 100])
 def test_a_file_of_one_line_without_an_end_is_somebody_elses(tmp_path: Path, content: str) -> None:
-    """It used to be taken for a torn answer, and was emptied."""
+    """Another program's file used to be taken for a torn answer and emptied."""
     file = tmp_path / "notes"
     file.write_text(content)
     with pytest.raises(InvalidInput, match="notes, line 1: must be an answer of a batch"):
@@ -82,7 +82,7 @@ def test_what_is_behind_a_link_is_written_to(tmp_path: Path) -> None:
 
 
 def test_two_runs_do_not_write_to_one_file(tmp_path: Path) -> None:
-    """The answers that the first run got after the second had begun used to be lost."""
+    """The first run's answers since the second began used to be lost."""
     file = tmp_path / "answers"
     for failed in ((), (answer("a", 500),)):
         written(file, *failed)
@@ -110,7 +110,7 @@ async def tally_of(client: httpx.AsyncClient, answers: AnswersFile) -> Tally:
 
 
 def test_a_pipe_is_no_file_of_requests(tmp_path: Path) -> None:
-    """It was empty when read again: nothing was sent, and nothing had failed."""
+    """A pipe used to be empty at the second reading: nothing was sent, and nothing failed."""
     reading, writing = os.pipe()
     os.write(writing, REQUEST.model_dump_json().encode() + b"\n")
     os.close(writing)

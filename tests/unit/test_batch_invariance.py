@@ -139,7 +139,7 @@ def threads(request: pytest.FixtureRequest) -> Iterator[None]:
 def test_a_team_of_any_size_computes_the_same(
     model: LanguageModel, nodes: int, threads: None
 ) -> None:
-    """Also a team with more members than rows, heads or cores."""
+    """Including a team with more members than rows, heads or cores."""
     sessions = [(7, TEXT[:1] * nodes, list(range(ROOT, nodes - 1))), (len(TEXT), [5], [ROOT])]
     together = run(model, *sessions)
     torch.set_num_threads(1)
@@ -174,7 +174,7 @@ def test_attention_is_torchs_within_rounding(
 @pytest.mark.parametrize("sunk", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_capped_scores_and_sinks(cap: float | None, sunk: bool, dtype: torch.dtype) -> None:
-    """As defined, and a row alone has the same bits as among others."""
+    """Scores follow the definition, and a row alone has the same bits as among others."""
     torch.manual_seed(1)
     heads, rows, dim, stored, room = 6, 5, 24, 301, 320
     query = torch.randn(heads, rows, dim)

@@ -53,7 +53,7 @@ def test_what_was_seen_once_is_believed_the_more_the_longer_its_context_is() -> 
 
 
 def test_a_context_with_too_many_continuations_takes_no_room_from_others() -> None:
-    """Not even in the same bucket, where its entries count less."""
+    """Other contexts keep their entries even in the same bucket, where theirs count less."""
     index = PhraseIndex(max_bytes=256, half_life_tokens=10**18)
     others = [Phrase((context,), (9,), committed=False) for context in range(100, 106)]
     index.insert(others)

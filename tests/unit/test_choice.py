@@ -77,7 +77,7 @@ def test_a_fixed_size_is_drafted_whatever_it_brings() -> None:
 
 
 def test_what_one_request_learned_the_next_one_knows() -> None:
-    """Including that the last try was recent."""
+    """The next request also knows that the last try was recent."""
     gains = Gains()
     drafted(choice(gains), 500, accepted=0, draft_ns=DEAR_NS)
     assert len(drafted(choice(gains), 60, accepted=0, draft_ns=DEAR_NS)) <= 1
@@ -127,7 +127,7 @@ class FakeDrafter:
 
 
 def model_choice(draft_ns: float, left: int, gains: Gains | None = None) -> ModelChoice:
-    """For a prompt of 100 tokens, whose prefill takes the draft model the time of 10 rounds."""
+    """The choice for a prompt of 100 tokens, whose prefill takes the time of 10 rounds."""
     known: Any = FakeDrafter()
     costs = cost_line((CostPoint(1, PLAIN_NS // 10),))
     gain = (gains or Gains()).of(SPECULATIVE, 0.0, draft_ns)
@@ -199,7 +199,7 @@ def test_a_session_that_was_opened_for_a_try_is_tried_once() -> None:
 
 
 def test_who_opened_a_session_for_a_try_tries_it_whenever_others_did() -> None:
-    """The prompt was prefilled for that."""
+    """The prompt was prefilled for the try, so it is made even if others tried recently."""
     gains = Gains()
     other = model_choice(DEAR_NS, left=400, gains=gains)
     other.drafter.open(PROMPT)
@@ -210,7 +210,7 @@ def test_who_opened_a_session_for_a_try_tries_it_whenever_others_did() -> None:
 
 
 def test_where_no_drafter_was_there_to_open_a_session_the_round_still_asks() -> None:
-    """Its failure has to be counted."""
+    """The failed request for a draft has to be counted."""
     model = model_choice(CHEAP_NS, left=400)
     model.drafter.open = lambda committed, waits_s=None: None  # type: ignore[method-assign]
     assert model.asks(PROMPT)
@@ -230,7 +230,7 @@ def test_a_try_of_the_model_that_costs_more_is_made_less_often(loss: float) -> N
 
 
 def test_what_one_of_many_tries_all_know() -> None:
-    """So each of them tries less often."""
+    """All sessions learn from a try, so each of them tries less often."""
     gaps = []
     for sessions in (1, 4):
         model = model_choice((USUAL_TOKENS + 0.5) * PLAIN_NS / USUAL_FORWARDS, left=400)
@@ -289,7 +289,7 @@ def test_a_round_that_does_not_pay_is_no_try_right_after_one_that_did() -> None:
 
 
 def test_a_drafter_that_phrases_outdo_is_asked_now_and_then() -> None:
-    """Otherwise an improvement would never be noticed."""
+    """Otherwise an improvement of the drafter would never be noticed."""
     model = model_choice(CHEAP_NS, left=400)
     model.drafter.open(PROMPT)
     offer = Offer(tokens=4.0, nodes=4)
@@ -298,7 +298,7 @@ def test_a_drafter_that_phrases_outdo_is_asked_now_and_then() -> None:
 
 
 def test_a_draft_model_that_looked_dear_is_soon_found_out() -> None:
-    """Its cost may have been measured on a busy machine."""
+    """A draft model's cost may have been measured on a busy machine."""
     model = model_choice(DEAR_NS, left=10_000)
     model.drafter.open(PROMPT)
     asked = []
@@ -332,7 +332,7 @@ def test_what_free_sources_offer_counts_by_what_it_is_more_or_less_than_usual() 
 
 
 def test_no_fewer_tokens_than_none_are_expected() -> None:
-    """Even if phrases promised much and none were accepted."""
+    """The expected tokens are never negative, even if phrases promised much in vain."""
     gain = Gains().of(PROMPT_LOOKUP, 0.0, 0.0)
     for _ in range(400):
         gain.observe(0, 4, 0, Offer(9.0))
@@ -340,7 +340,7 @@ def test_no_fewer_tokens_than_none_are_expected() -> None:
 
 
 def test_a_draft_behind_a_large_offer_is_a_large_one() -> None:
-    """It used to be priced as a usual draft: the draft model looked cheap on repetitive text."""
+    """Such a draft used to be priced as a usual one: on repetitive text it looked cheap."""
     cost = VerifyCost((CostPoint(1, PLAIN_NS), CostPoint(33, 2 * PLAIN_NS)))
     prices = Controller(max_nodes=32, verify_cost=cost)
     gain = Gains().of(PROMPT_LOOKUP, 0.0, 0.0)

@@ -146,7 +146,7 @@ def test_a_prompt_of_a_wrong_kind_is_named(prompt: Any) -> None:
 
 
 def test_none_is_what_was_not_said() -> None:
-    """Also with a request, whose own values stay."""
+    """Options of None change nothing, not even the values of a given request."""
     nothing: Any = dict.fromkeys(Options.__annotations__)
     assert parameters("x", nothing) == parameters("x", {})
     base = GenerationParameters(text="x", seed=3, max_tokens=5, tenant="t", stop=("a",))

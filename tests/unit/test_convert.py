@@ -100,7 +100,7 @@ def test_unset_filters_are_off() -> None:
 
 @pytest.mark.parametrize("name", NEVER_ZERO)
 def test_a_zero_that_was_said_is_no_unset_filter(name: str) -> None:
-    """It used to switch the filter off."""
+    """An explicit 0 is refused. It used to switch the filter off."""
     said: dict[str, Any] = {name: 0.0}
     message = over_the_wire(pb.SamplingParameters(**said))
     with pytest.raises(errors.InvalidInput, match=f"{name}: must be above 0"):

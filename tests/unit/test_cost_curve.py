@@ -118,7 +118,7 @@ def test_the_nearest_line_that_never_falls(
 
 
 def test_a_busy_moment_is_over_for_sizes_that_do_not_run_any_more() -> None:
-    """Their inflated cost may be the very reason why they do not run."""
+    """Inflated costs may be the very reason why those sizes do not run."""
     curve = CostCurve(MEASURED)
     for _ in range(100):
         curve.observe(1, 0, 1, 80 * MS)

@@ -63,7 +63,7 @@ def test_logits_are_ranked_as_they_are(vocabulary: int) -> None:
 
 
 def test_the_first_of_equals_wins() -> None:
-    """As with torch's argmax; ties are common in bfloat16."""
+    """Ties are common in bfloat16; the first token wins, as with torch's argmax."""
     logits = torch.tensor([[1.0, 3.0, 3.0, 2.0, 3.0, *[0.0] * 20, 3.0]])
     assert cpu_choice.choose(logits, (), 1.0, 1).token_ids == [[1]]
     assert cpu_choice.choose(logits, (), 1.0, 5).token_ids == [[1, 2, 4, 25, 3]]
@@ -116,7 +116,7 @@ def test_successors_are_the_greatest_logits(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_sampler_chooses_alike_with_it_and_without(
     parameters: SamplingParameters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With every kind of parameter."""
+    """The same choices with the compiled kernel and with torch, for every kind of parameter."""
     sampler = Sampler(parameters, 97, torch.device("cpu"))
     sampler.observe_prompt([3, 4, 5])
     logits, _ = random_rows(4, 97, seed=1)

@@ -106,7 +106,7 @@ def test_the_largest_sums_do_not_overflow(form: Format) -> None:
 def test_the_smallest_values_and_those_that_are_no_numbers(
     dtype: torch.dtype, form: Format
 ) -> None:
-    """They affect only their own row; rows with infinities give NaN."""
+    """Such values affect only their own row; rows with infinities give NaN."""
     weight, bias = random_layer(64, 1024, dtype)
     matrix = quantized(weight, form)
     packed = PackedLinear(matrix, bias, dtype)
@@ -251,7 +251,7 @@ def test_a_head_has_eight_bits_at_least() -> None:
 def test_a_model_says_the_same_through_torch_as_through_the_kernel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quantization: str
 ) -> None:
-    """As other devices run it; its logits are near those of the unquantized model."""
+    """Other devices run it through torch; both are near the logits of the unquantized model."""
     folder = save_model(tmp_path)
     text = [5 + 7 * place % 90 for place in range(40)]
 

@@ -256,7 +256,7 @@ def test_replacing_keeps_the_model_and_frees_what_it_replaced() -> None:
 
 
 def test_without_llvmlite_torch_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a CPU without the vector instructions, or another architecture."""
+    """So it is on CPUs without the vector instructions, and on other architectures."""
     import draftloop.runtime
 
     monkeypatch.setitem(sys.modules, KERNEL, None)

@@ -51,7 +51,7 @@ def fails(engine: Engine, model: FakeModel, failure: Exception) -> None:
 
 
 def test_forwards_that_go_on_to_fail_end_the_engine(mortal: Engine, broken: Broken) -> None:
-    """Whoever's they are; a success in between shows that the sessions were at fault."""
+    """Failures of any session count; a success in between shows that sessions were at fault."""
     model = FakeModel()
     for _ in range(MOST_IN_A_ROW - 1):
         fails(mortal, model, RuntimeError("no"))
@@ -65,7 +65,7 @@ def test_forwards_that_go_on_to_fail_end_the_engine(mortal: Engine, broken: Brok
 
 
 def test_requests_that_nobody_could_run_end_no_engine() -> None:
-    """A forward pass of no request distinguishes them from a service that can run nothing."""
+    """A forward of no request distinguishes bad requests from a service that can run nothing."""
     broken, tried = Broken(), FakeModel()
 
     def tries() -> None:
@@ -113,7 +113,7 @@ def test_mistakes_and_lack_of_memory_end_no_engine(
 
 
 def test_a_ruined_device_ends_it_at_once(mortal: Engine, broken: Broken) -> None:
-    """Found in a forward pass, or when tokens are chosen."""
+    """A ruined device may be found in a forward pass, or when tokens are chosen."""
     fails(mortal, FakeModel(), torch.AcceleratorError("an illegal memory access"))
 
     def chooses() -> None:
@@ -152,7 +152,7 @@ def test_a_device_that_fails_at_a_copy_fails_one_session(mortal: Engine, broken:
 
 
 class Panic(BaseException):
-    """As a library in Rust raises it."""
+    """An error like the panics of libraries written in Rust."""
 
 
 def test_a_panic_is_the_failure_of_one_session(mortal: Engine, broken: Broken) -> None:

@@ -84,7 +84,7 @@ def test_http_says_what_each_source_proposed_and_promised() -> None:
 
 
 def test_the_histogram_has_an_entry_for_every_length_of_a_draft() -> None:
-    """As in vLLM: aiperf recognises it by its `num_spec_tokens` + 1 entries."""
+    """As in vLLM: aiperf recognises the histogram by its `num_spec_tokens` + 1 entries."""
     figures = SpeculationFigures()
     tree = DraftTree((5, 6), (-1, 0), (0.5, 0.5), (PHRASE, PHRASE))
     verdict = Verdict((0,), (5, 7), 5, (7, 8))

@@ -262,7 +262,7 @@ def test_a_failed_forward_leaves_the_committed_rows(
 def test_torchs_attention_beside_a_mask_goes_in_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a GPU, where torch writes the scores out."""
+    """Attention on a GPU writes its scores out, so it runs in parts."""
     no_kernel = llama_config(head_dim=6)  # as on a GPU
     pair = Pair(save_model(tmp_path, no_kernel))
     rows: list[int] = []
@@ -286,7 +286,7 @@ def test_torchs_attention_beside_a_mask_goes_in_parts(
 def test_scores_that_are_written_out_are_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """It takes as many rows at a time as fit, with the same logits."""
+    """Attention takes as many rows at a time as fit, with the same logits."""
     pair = Pair(save_model(tmp_path, FAMILIES[kind]))
     monkeypatch.setattr(tree_attention, "MOST_SCORES", 4 * len(PROMPT) * 3)
     held = pair.model.acquire()

@@ -357,7 +357,7 @@ def test_what_was_said_ahead_counts_for_an_offer_like_a_review(offered: int) -> 
 
 
 def test_nothing_is_left_of_a_forward_that_never_ended() -> None:
-    """As when the session's stream is lost or a forward pass fails."""
+    """The session's stream may be lost, or a forward pass fail."""
     (strategy, session), (plain, _) = drafting(), drafting()
     for each in (strategy, plain):
         each.observe = lambda *_: None  # type: ignore[method-assign]

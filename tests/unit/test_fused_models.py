@@ -125,7 +125,7 @@ def test_what_other_sources_offer_reaches_whoever_drafts() -> None:
 def test_whoever_drafted_before_each_model_says_what_it_says_after_the_text(
     seeds: list[int], rounds: list[tuple[Way, list[int], bool]]
 ) -> None:
-    """After rounds without a model, its slot and tree lag behind the text."""
+    """After rounds without a model, that model's slot and tree lag behind the text."""
     strategy = drafting(*seeds)
     for way, tokens, ahead in rounds:
         tree = draft(strategy, way)
@@ -160,7 +160,7 @@ def test_those_learn_that_drafted() -> None:
 
 @pytest.mark.parametrize(("way", "idle"), [(Way.LARGER, 1), (Way.SMALLER, 0)])
 def test_who_had_no_part_in_a_draft_learns_nothing_of_it(way: Way, idle: int) -> None:
-    """Its own last draft was judged before, and belongs to an older text."""
+    """The idle model's own last draft was judged before, and belongs to an older text."""
     strategy = drafting(3, 4)
     told(strategy, [draft(strategy, Way.BOTH).token_ids[0]])
     experience = [*strategy.session.levels()][idle].experience
@@ -189,7 +189,7 @@ def test_a_draft_brings_in_what_its_nodes_are_worth_beyond_their_price() -> None
 
 
 def test_of_what_a_smaller_model_drafted_the_larger_ones_word_counts() -> None:
-    """It is as confident as of its own drafts: nothing is known of either yet."""
+    """The larger model is as confident as of its own drafts: nothing is known of either yet."""
     alone, both = drafting(3), drafting(3, 4)
     own = draft(alone, Way.LARGER, max_depth=1)
     reviewed = draft(both, Way.BOTH, max_depth=1)

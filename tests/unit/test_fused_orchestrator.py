@@ -213,7 +213,7 @@ def test_phrases_lengthen_a_draft_no_deeper_than_may_be() -> None:
 
 
 def test_phrases_do_not_lengthen_a_draft_that_ends_the_text() -> None:
-    """They used to be verified for nothing, and counted as proposed and expected."""
+    """Such phrases used to be verified in vain, and counted as proposed and expected."""
     text = [8, 7, 9, 10, 11] * 4 + [1]
     drafter = ScriptedDrafter(length=1, estimate=0.99)
     drafting, controller = made(drafter, text, draft_ns=1000.0, fixed=True, stop_token_ids={7})

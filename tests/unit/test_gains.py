@@ -32,7 +32,7 @@ def brought(gains: Gains, of: Speculation, temperature: float = 0.8) -> float:
 
 
 def test_a_draft_model_alone_says_nothing_of_one_beside_other_sources() -> None:
-    """It brings more where nothing else drafts; beside phrases it would be asked in vain."""
+    """A draft model brings more where nothing else drafts; beside phrases it is asked in vain."""
     gains = Gains()
     before = brought(gains, ALL)
     for _ in range(50):

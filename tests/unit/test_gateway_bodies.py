@@ -107,7 +107,7 @@ def test_the_limit_has_a_newer_name(body: Any) -> None:
 
 @pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
 def test_a_chat_without_end_names_no_limit(name: str) -> None:
-    """As clients of llama.cpp and LM Studio send it. A text completion would fill the context."""
+    """Clients of llama.cpp and LM Studio send -1. A text completion would fill the context."""
     (said,) = parameters(chat(**{name: -1}), (5,), "")
     assert said.max_tokens is None and said.ends_itself
     assert refusal(CompletionBody, {"prompt": "x", name: -1}).param == name
@@ -181,7 +181,7 @@ def test_chats_that_ask_for_nothing_unusual(body: dict[str, Any]) -> None:
 
 
 def test_what_litellm_makes_of_an_answer_comes_back() -> None:
-    """It adds fields of its own for what its classes lack, and sends them back."""
+    """LiteLLM puts what its classes lack into fields of its own, and sends them back."""
     own = {"provider_specific_fields": {"refusal": None, "reasoning": "hm"}}
     function = {"name": "a", "arguments": "{}", **own}
     call = {"id": "1", "type": "function", "function": function, **own}
@@ -194,7 +194,7 @@ def test_what_litellm_makes_of_an_answer_comes_back() -> None:
 
 
 def test_in_place_of_a_picture_that_a_tool_brought_the_model_is_told_of_it() -> None:
-    """As coding agents do. A refusal would end the conversation, which keeps it from then on."""
+    """A refusal would end an agent's conversation, which contains the picture from then on."""
     brought = [{"type": "text", "text": "shot"}, {"type": "image_url", "image_url": {"url": "x"}},
                {"type": "image", "base64": "x"}, {"type": "file", "file": {}}]  # fmt: skip
     turn = {"role": "tool", "tool_call_id": "1", "content": brought}

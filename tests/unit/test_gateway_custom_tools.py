@@ -54,7 +54,7 @@ def test_it_is_a_function_of_one_text(said: dict[str, Any], told: str) -> None:
 
 
 def test_what_a_history_has_of_it_is_a_call_and_its_result() -> None:
-    """It used to be refused with 400 for good if another model had made the call."""
+    """A history with calls by another model used to be refused with 400 for good."""
     direct = {"caller": {"type": "direct"}, "id": "1", "status": "completed"}
     call = {"type": "custom_tool_call", "call_id": "c1", "name": "apply_patch", "input": 'a "b"\n'}
     picture = {"type": "input_image", "image_url": "data:image/png;base64,"}
@@ -83,7 +83,7 @@ def grown(name: str, pieces: list[str], status: str = COMPLETED) -> tuple[Any, l
 
 
 def test_its_calls_are_told_as_openais_are() -> None:
-    """In the order of events that OpenAI's client expects, with the text unescaped."""
+    """Events have the order that OpenAI's client expects, and the text is unescaped."""
     item, told = grown(NESTED, ['{"inp', 'ut": "*** Be', "gin\\", 'n\\"a\\"', '"', "}"])
     text = '*** Begin\n"a"'
     kept = {key: value for key, value in item.items() if key != "id"}

@@ -63,7 +63,7 @@ def test_a_file_beside_wins_and_a_setting_wins_over_both(tmp_path: Path) -> None
 
 
 def test_a_file_of_its_own_for_tools(tmp_path: Path) -> None:
-    """As transformers saves a model with several templates."""
+    """transformers saves a model with several templates in this way."""
     folder(tmp_path, {}, "plain")
     (tmp_path / "additional_chat_templates").mkdir()
     (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("{{ tools[0].name }}")
@@ -89,7 +89,7 @@ def test_what_hubs_templates_use(tmp_path: Path) -> None:
 
 
 def test_what_hubs_templates_find(tmp_path: Path) -> None:
-    """As in transformers: the date, `tools` as none, and `generation` blocks."""
+    """Templates find what transformers gives them: the date, `tools` as none, generation blocks."""
     text = (
         "{{ strftime_now('%Y') }} {% if tools is not none %}tools{% endif %}"
         "{% generation %}{{ messages[1].content }}{% endgeneration %}"
@@ -115,7 +115,7 @@ def test_options_are_the_templates(tmp_path: Path) -> None:
 async def test_an_effort_says_whether_to_think(
     tmp_path: Path, effort: str, options: dict[str, Any], expected: str
 ) -> None:
-    """By both names: DeepSeek V3.1 knows only `thinking`."""
+    """The template gets both names: DeepSeek V3.1 knows only `thinking`."""
     text = "{{ reasoning_effort }} {{ enable_thinking }} {{ thinking }}"
     template = ChatTemplate(folder(tmp_path, {}, text))
     said = {"messages": TALK, "reasoning_effort": effort, "chat_template_kwargs": options}

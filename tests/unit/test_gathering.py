@@ -213,7 +213,7 @@ def test_a_session_that_has_ended_is_not_waited_for(engine: Engine) -> None:
 
 
 def test_a_session_with_several_slots_is_one(engine: Engine) -> None:
-    """As in a cascade: a session that came back through one model is not waited for at another."""
+    """A cascade session that came back through one model is not waited for at another."""
     model = FakeModel()
     for slots_in_turn in ("ab", "ba", "ab", "ba"):
         asked = cascade(engine, model, slots_in_turn)

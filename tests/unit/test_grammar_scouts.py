@@ -53,7 +53,7 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[Scout]:
 def test_an_output_is_copied_once_however_long_it_gets(
     known: Grammars, copies: list[Scout], filtered: bool
 ) -> None:
-    """In rounds with branching drafts, of which some paths are accepted."""
+    """Rounds have branching drafts, of which some paths are accepted."""
     parameters = SamplingParameters(temperature=1.0, top_k=2 if filtered else 0)
     follower = known.follow(NESTED)
     sampler = Sampler(parameters, VOCABULARY_SIZE, torch.device("cpu"), follower)
@@ -74,7 +74,7 @@ PATHS = st.lists(st.lists(TOKENS, max_size=4), max_size=5)
 def test_who_has_been_elsewhere_sees_the_same(
     known: Grammars, rounds: list[tuple[list[list[int]], list[int]]]
 ) -> None:
-    """As a fresh follower of the output sees it, also past the end and on impossible paths."""
+    """A used follower allows what a fresh one does, also past the end and on impossible paths."""
     follower, output = known.follow(NESTED), list[int]()
     for paths, more in rounds:
         fresh = known.follow(NESTED)

@@ -162,7 +162,7 @@ class Held:
 async def test_what_many_ask_for_at_once_is_tried_once(
     trials: GrammarTrials, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each request used to try it again, two at a time; other grammars need not wait for it."""
+    """Each request used to try the grammar again; other grammars need not wait for it."""
     held = Held(trials, monkeypatch)
     many = [asyncio.create_task(trials.require(SOUND, MODEL)) for _ in range(50)]
     other = asyncio.create_task(trials.require(Grammar("regex", "b"), MODEL))
@@ -186,7 +186,7 @@ async def test_where_the_first_leaves_the_next_tries(
 
 
 async def test_no_more_than_so_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are not admitted yet, and each may take seconds."""
+    """Waiting requests are not admitted yet, and each may take seconds."""
     trials = GrammarTrials(bundled_model("verifier"), most_waiting=3)
     held = Held(trials, monkeypatch)
     waiting = [
@@ -246,7 +246,7 @@ async def test_what_means_nothing_is_refused(
 
 
 async def test_who_ends_a_trial_may_be_cancelled_before_it_is_over(trials: GrammarTrials) -> None:
-    """Its process is waited for even if the loop's thread pool has no free thread."""
+    """The process is waited for even if the loop's thread pool has no free thread."""
     await trials.require(SOUND, MODEL)
     one = trials._idle.pop()
     pool, freed = ThreadPoolExecutor(1), threading.Event()
@@ -283,7 +283,7 @@ trial.main()
 
 
 def test_who_is_told_to_end_when_a_trial_has_just_begun_leaves_no_child() -> None:
-    """It used to go on with the trial, for nothing."""
+    """The child of a process told to end used to go on with the trial, for nothing."""
     model = {"folder": str(bundled_model("verifier")), "vocabulary_size": MODEL.vocabulary_size,
              "stop_token_ids": MODEL.stop_token_ids}  # fmt: skip
     said = "".join(json.dumps(each) + "\n" for each in (model, asdict(SOUND)))

@@ -83,7 +83,7 @@ def test_an_output_that_is_none_of_the_grammar(known: Grammars) -> None:
 def test_sessions_of_one_grammar_do_not_share_their_place(
     known: Grammars, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Even if another grammar was used in between."""
+    """Each session has its own state, even if another grammar was used in between."""
     monkeypatch.setattr(grammars, "MOST_KEPT", 1)
     first = known.follow(Grammar("regex", "abc"))
     first.observe([LETTERS["a"]])
@@ -105,7 +105,7 @@ def test_filters_see_what_is_left(known: Grammars) -> None:
 
 
 def test_a_filter_lets_tokens_in_for_those_that_the_grammar_forbids(known: Grammars) -> None:
-    """Also if the token chosen without the grammar fits it."""
+    """Even if the token chosen without the grammar fits it, the filter must count anew."""
     follower = known.follow(Grammar("regex", "[ab]"))
     parameters = SamplingParameters(temperature=1.0, top_k=2)
     sampler = Sampler(parameters, VOCABULARY_SIZE, torch.device("cpu"), follower)
@@ -166,7 +166,7 @@ def test_penalties_see_the_path_where_the_grammar_changes_a_token(known: Grammar
 def test_every_row_that_the_text_comes_to_is_held_to_the_grammar(
     known: Grammars, top_k: int
 ) -> None:
-    """In one forward pass over a tree as token by token, with and without a filter."""
+    """One forward pass over a tree gives the tokens of token-by-token decoding, with any filter."""
     parameters = SamplingParameters(temperature=1.0, top_k=top_k, seed=3)
 
     def sampler() -> Sampler:
@@ -196,7 +196,7 @@ def test_a_long_list_of_choices(known: Grammars) -> None:
 
 
 def test_what_is_found_to_be_too_large_at_the_first_token(known: Grammars) -> None:
-    """It is refused before a session is opened."""
+    """A grammar that is too large is refused before a session is opened."""
     rules = " | ".join(f'"{number:04d}"' for number in range(3000))
     with pytest.raises(InvalidInput, match="grammar.grammar: .*max is 2000"):
         known.follow(Grammar("grammar", f"start: {rules}"))

@@ -77,7 +77,7 @@ def test_a_draft_that_was_right_is_one_round() -> None:
 
 
 def test_one_that_would_have_gone_on_counts_in_part() -> None:
-    """It promised three accepted tokens and the target's own: two of these are half a round."""
+    """The draft promised three accepted tokens and the target's own: two are half a round."""
     chosen = Selection(DraftTree.chain([4, 5, 6, 7], PHRASE, [0.9] * 4), 3.0, cut=False)
     assert took(chosen, [1, 2, 3, 4, 5], 2, known=unread([1, 2, 3])) == ROUND_NS / 2
 
@@ -152,7 +152,7 @@ def test_asking_is_worth_less_by_what_it_was_overrated() -> None:
 
 
 def test_what_was_overrated_is_asked_no_more_and_measured_against_what_it_promised() -> None:
-    """Not with the corrected promise, which would take back half of the correction."""
+    """Comparing with the corrected promise would take back half of the correction."""
     model = model_choice(CHEAP_NS, left=400)
     model.drafter.open(PROMPT)
     promised = model.advantage()
@@ -189,7 +189,7 @@ def test_a_round_is_looked_back_at_where_its_time_is_its_own_and_has_a_price() -
 
 
 def test_every_round_of_a_try_is_looked_back_at() -> None:
-    """Nothing else corrects what prevents other rounds from asking."""
+    """Nothing else corrects an estimate that prevents other rounds from asking."""
     dear, overrated = model_choice(DEAR_NS, left=400), model_choice(CHEAP_NS, left=400)
     for _ in range(200):
         overrated.look_back(saved_ns=-2 * PLAIN_NS)

@@ -123,7 +123,7 @@ def test_details_say_what_to_do() -> None:
 
 
 def test_a_session_that_is_gone_has_no_position() -> None:
-    """It used to report a committed length of 0."""
+    """A lost session used to report a committed length of 0."""
     _, info = to_status(SessionLost("dropped"))
     assert isinstance(info, ErrorInfo)
     assert (info.reason, info.domain, dict(info.metadata)) == ("SESSION_LOST", "draftloop", {})

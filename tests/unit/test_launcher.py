@@ -50,7 +50,7 @@ def test_a_draft_model_that_one_core_holds_gets_one_thread(draft: str, threads: 
 def test_a_draft_model_may_have_a_device_of_its_own(
     own: str | None, device: str, threads: list[str]
 ) -> None:
-    """A small one gets one thread, beside a target on a GPU as on a CPU."""
+    """A small draft model gets one thread on a CPU, whatever the target's device."""
     stack = Stack(StackConfig(device="cuda:1", draft_device=own))
     said = list(pairwise(stack._drafter_flags()))
     targets = list(pairwise(stack._verifier_flags()))
@@ -61,7 +61,7 @@ def test_a_draft_model_may_have_a_device_of_its_own(
 
 
 def test_several_draft_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the flag, else from the drafter's variable; refused without a first model."""
+    """Smaller models come from the flag or the drafter's variable, and need a first model."""
 
     def said(config: StackConfig) -> list[str]:
         stack = Stack(config)
@@ -99,7 +99,7 @@ def test_nothing_has_a_word_in_a_file(tmp_path: Path) -> None:
 def test_a_package_without_the_bundled_models_says_in_a_line_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It used to report for each folder of the package that it holds no config.json."""
+    """The error used to say that folders of the package hold no config.json."""
     monkeypatch.setattr(bundled, "FOLDER", tmp_path)
 
     def refusal(**settings: Any) -> str:
@@ -270,7 +270,7 @@ def test_a_device_that_was_asked_for_goes_before_the_drafters_environment(
 
 
 def test_a_role_listens_where_its_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unless host or port were requested. It used to be overruled in any case."""
+    """Only a requested host or port overrules it. It used to be overruled in any case."""
 
     def listening(**settings: Any) -> dict[str, str | None]:
         stack = Stack(StackConfig.read(None, **settings))

@@ -110,7 +110,7 @@ def test_the_same_as_through_transformers(
 def test_the_same_without_our_kernels(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a GPU, or on a CPU without our kernels."""
+    """A GPU, or a CPU without our kernels, runs the model so."""
     monkeypatch.setattr(cpu_linear, "UNIT", None)
     folder = with_norms(save_model(tmp_path, FAMILIES[family]))
     lean = load(folder, "float32")
@@ -127,7 +127,7 @@ def test_the_same_without_our_kernels(
 def test_the_same_compiled_by_torch(
     family: str, bits: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For one row and for several, with one compilation each for all layers."""
+    """One row and several rows take one compilation each, for all layers."""
     folder = with_norms(save_model(tmp_path, FAMILIES[family]))
     monkeypatch.setattr(cpu_linear, "UNIT", None)
     eager = load(folder, "float32", quantization=bits)
@@ -143,7 +143,7 @@ def test_the_same_compiled_by_torch(
 
 
 def test_what_torch_is_not_to_compile(tmp_path: Path) -> None:
-    """Such as a model that runs through transformers' code."""
+    """A model that runs through transformers' code is refused."""
     config = Gemma3TextConfig(**SIZES, head_dim=8, sliding_window=8)
     with pytest.raises(StartupFailure, match="torch_compile: gemma3_text runs by transformers"):
         load(save_model(tmp_path, config), torch_compile=True)

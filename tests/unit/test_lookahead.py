@@ -242,7 +242,7 @@ def test_a_prompt_enters_the_pool_in_pieces_as_if_at_once() -> None:
 
 
 def test_no_ngram_goes_on_behind_a_stop_token() -> None:
-    """They can never be accepted, and used to take places in the pool and nodes in drafts."""
+    """Such n-grams can never be accepted, and used to take places in the pool and in drafts."""
     pool = NgramPool(ngram=4, pool_size=2, stop_token_ids={9})
     pool.insert([(1, 2, 9, 3), (1, 7, 7, 7), (1, 2, 9, 4), (9, 1, 1, 1), (5, 9, 9, 9)])
     assert pool.candidates(1, 5) == [(2, 9), (7, 7, 7)]  # the two are one n-gram

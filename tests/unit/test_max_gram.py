@@ -57,7 +57,7 @@ def test_it_is_what_a_naive_search_finds(
 
 
 def test_texts_that_are_copied_from_themselves_are_found_as_by_a_naive_search() -> None:
-    """Including long runs, which a short random text rarely contains twice."""
+    """These texts contain long runs twice, which a short random text rarely does."""
     numbers = random.Random(5)
     for size in (2, 4, 9):
         text = numbers.choices(range(size), k=20)

@@ -88,7 +88,7 @@ def test_the_fingerprint_of_an_empty_tensor_or_file(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_tokenizer_says_what_to_do(tmp_path: Path) -> None:
-    """Before torch is imported and weights are read; the error names the setting that was given."""
+    """The error comes before torch is imported, and names the setting that was given."""
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").write_bytes(b"")
     (tmp_path / "tokenizer.model").write_bytes(b"pieces")
@@ -109,7 +109,7 @@ def test_a_folder_without_a_tokenizer_says_what_to_do(tmp_path: Path) -> None:
 
 
 def test_who_gives_no_folder_is_told_how_to_come_to_one(tmp_path: Path) -> None:
-    """For a model's name on Hugging Face, and for files of other programs."""
+    """Users give a model's name on Hugging Face, or a file of another program."""
 
     def refusal(folder: Path) -> str:
         with pytest.raises(StartupFailure) as caught:

@@ -106,7 +106,7 @@ def test_tokens_of_another_tokenizer_are_refused(
 def test_what_another_verifier_model_wrote_is_not_its_own_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After an export, the old model's text used to be taken, and nothing was sampled anew."""
+    """After an export, the old model's text used to be taken instead of sampling anew."""
     monkeypatch.setattr("models.sample.SAMPLED_DIR", tmp_path)
     file = sample.file_of(0)
     file.parent.mkdir()
@@ -131,7 +131,7 @@ def test_what_a_cpu_does_not_do_is_refused(
 def test_a_pair_is_measured_with_its_own_tokenizer_and_a_quick_look_leaves_the_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It used to take the tokenizer in training, and measured nothing if there was none."""
+    """Evaluation used to take the tokenizer in training, and measured nothing without one."""
     record = tmp_path / "evaluation.json"
     record.write_text("{}")
     text = BUNDLED_TOKENIZER.read_text(encoding="utf-8")[:9000]

@@ -134,7 +134,7 @@ def test_a_drafted_token_changes_no_other(
 def test_what_is_no_number_is_no_token(
     model: LanguageModel, engine: Engine, law: str, alone: bool
 ) -> None:
-    """Otherwise it would always be the vocabulary's first token, or depend on the temperature."""
+    """The token would be the vocabulary's first each time, or depend on the temperature."""
     text = Text(model, engine, SAMPLINGS[law], alone)
     text.begins([*PROMPT, BAD])
     place = len(PROMPT) + 1
@@ -149,7 +149,7 @@ def test_what_is_no_number_is_no_token(
 def test_a_draft_model_that_says_no_number_drafts_on(
     model: LanguageModel, engine: Engine, law: str, name: str, alone: bool
 ) -> None:
-    """It drafts anything or nothing, but neither hangs nor fails."""
+    """Such a draft model drafts anything or nothing, but neither hangs nor fails."""
     asked = drafter.SessionRequest(
         session_id="test", token_ids=(*PROMPT, BAD), prompt_length=len(PROMPT) + 1,
         sampling=SAMPLINGS[law], strategy=name,

@@ -44,7 +44,7 @@ def test_a_verification_costs_what_the_curve_and_the_last_rounds_say() -> None:
 
 
 def test_a_verification_takes_some_time() -> None:
-    """Prices are fractions of it."""
+    """Prices are fractions of a verification's time, which must not be 0."""
     cost = VerifyCost(FLAT)
     cost.observe(0, 0)
     assert cost.nanoseconds(0) == 1
@@ -326,7 +326,7 @@ def test_a_round_in_which_the_draft_model_found_nothing_is_none_without_a_draft(
 
 
 def test_one_long_draft_that_came_true_is_not_the_pace_of_all_rounds_behind_it() -> None:
-    """It used to price out all further nodes, and rounds without a draft did not count."""
+    """One long draft used to price out all further nodes; rounds without a draft did not count."""
     plan = controller(SLOPING)
     plan.observe(nodes=32, emitted=33, round_ns=2000, modelled=False)
     at_first = plan.prices.node_price

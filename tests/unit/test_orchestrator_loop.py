@@ -136,7 +136,7 @@ def generation(tokenizer: Tokenizer, verifier: ScriptedVerifier, drafting: Draft
 async def test_a_draft_that_a_lost_session_never_judged_is_not_counted(
     tokenizer: Tokenizer,
 ) -> None:
-    """It does not count as rejected, nor the time of reopening as a round's."""
+    """The draft does not count as rejected, nor the time of reopening as a round's."""
     verifier = ScriptedVerifier(loses=(2,))
     running = generation(tokenizer, verifier, ScriptedDrafting())
     pieces = [piece async for piece in running.run()]
@@ -273,7 +273,7 @@ def reading(tokenizer: Tokenizer, source: Reads, max_tokens: int = 3) -> Generat
 async def test_a_prompt_is_read_for_drafts_behind_the_first_token_and_beside_others(
     tokenizer: Tokenizer,
 ) -> None:
-    """It used to be indexed before admission, which blocked the event loop."""
+    """The prompt used to be indexed before admission, which blocked the event loop."""
     source = Reads(500)
     pieces = reading(tokenizer, source).run()
     others = 0
@@ -310,7 +310,7 @@ async def test_a_full_context_ends_the_text_and_no_draft_reaches_beyond(
 async def test_a_verifier_with_a_shorter_context_gets_shorter_drafts_and_ends_no_text(
     tokenizer: Tokenizer,
 ) -> None:
-    """After that verifier's end, the text goes on at another one."""
+    """At the end of that verifier's context the text goes on at another verifier."""
     drafting = Noted()
     verifier = ScriptedVerifier(loses=(1,), context_then=len(PROMPT) + 6)
     running = generation(tokenizer, verifier, drafting)

@@ -77,7 +77,7 @@ async def test_what_is_said_holds(reader: RequestReader) -> None:
 
 
 async def test_no_more_tokens_than_the_context_has_room_for(reader: RequestReader) -> None:
-    """The space reserved for the output is limited too."""
+    """The tables for drafts are sized by the largest possible output."""
     request = await reader.read(replace(SAID, max_tokens=2**31 - 1), MODEL)
     assert request.max_tokens == MODEL.context_length - 3
 
@@ -88,7 +88,7 @@ async def test_no_more_tokens_than_the_context_has_room_for(reader: RequestReade
 async def test_an_answer_that_ends_itself_may_fill_the_context(
     tokenizer: Tokenizer, default: int | None, ends_itself: bool, expected: int
 ) -> None:
-    """Its cost is estimated by the length of usual answers."""
+    """The expected cost of such an answer is that of a usual length."""
     settings = OrchestratorSettings(default_max_tokens=default)
     reader = RequestReader(settings, tokenizer, GrammarTrials(settings.tokenizer, 9))
     model = replace(MODEL, context_length=2000 if ends_itself else 15)

@@ -27,7 +27,7 @@ def streamed(token_ids: list[int], stop: tuple[str, ...] = ()) -> tuple[list[str
 
 @given(st.text(max_size=200))
 def test_pieces_are_the_text(text: str) -> None:
-    """Including characters of several tokens."""
+    """The pieces add up to the text, even with characters of several tokens."""
     token_ids = TOKENIZER.encode(text)
     pieces, _ = streamed(token_ids)
     assert "".join(pieces) == TOKENIZER.decode(token_ids)
@@ -35,7 +35,7 @@ def test_pieces_are_the_text(text: str) -> None:
 
 @given(st.lists(st.integers(1, 4095), max_size=100))
 def test_pieces_of_any_tokens_are_their_text(token_ids: list[int]) -> None:
-    """Including broken characters in the middle."""
+    """The pieces add up to the text, even with broken characters in the middle."""
     pieces, _ = streamed(token_ids)
     assert "".join(pieces) == TOKENIZER.decode(token_ids)
 

@@ -102,7 +102,7 @@ def test_a_chain_that_was_cut_promises_what_is_left_of_it() -> None:
 
 
 def test_the_likeliest_nodes_of_a_draft_come_first() -> None:
-    """The caller may verify only those, and the strategy is told only how many."""
+    """The caller may verify only the first nodes, and reports just how many."""
     strategy = drafting(LookaheadParameters(window=3, candidates=3), text=[*range(12)] * 10)
     for draft in rounds(strategy, 20):
         reached = draft.path_probabilities()
@@ -123,7 +123,7 @@ def test_it_learns_from_what_was_verified_of_its_draft() -> None:
 
 
 def test_a_verdict_may_come_with_tokens_of_later_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are learned as if each round had been reported separately."""
+    """Tokens of later rounds are learned as if each round had been reported separately."""
     taught: list[list[Any]] = []
     for together in (True, False):
         strategy = drafting(LookaheadParameters(window=3, candidates=3), text=[*range(12)] * 10)
@@ -166,7 +166,7 @@ def test_the_k_best_phrases_follow_the_chain(most: int) -> None:
 
 
 def test_phrases_behind_a_chain_are_worth_their_verification() -> None:
-    """They are reached no more often than the chain's end."""
+    """Phrases after a chain are reached no more often than the chain's end."""
     strategy, least = drafting(LookaheadParameters(), text=FORKS), 0.05
     drafted = Drafted()
     drafted.add(3, 0.5, 0.5)
@@ -232,7 +232,7 @@ def made(shared: Shared, request: SessionRequest, **options: Any) -> Strategy:
 
 
 def test_a_long_output_keeps_the_requests_own_text(shared: Shared) -> None:
-    """Its table had been sized for 512 tokens and lost two thirds of a long text."""
+    """The table had been sized for 512 tokens and lost two thirds of a long text."""
     strategy = made(shared, request_of(TEXT), context_length=4096)
     phrases = strategy.session.phrases
     assert phrases is not None

@@ -207,7 +207,7 @@ def test_what_the_kernel_does_not_do_goes_forward_by_forward(
 
 
 def test_a_long_draft_draws_noise_as_it_goes(toy: LanguageModel) -> None:
-    """And rows that the slot lacks are freed."""
+    """Noise is drawn during the draft, and rows that the slot lacks are freed."""
     for name in ("speculative", "opt_tree", "fused"):
         strategies = [drafting(toy, name, alone=alone, sampling=NO_STOP) for alone in (True, False)]
         trees = [drafted(strategy, max_nodes=24, max_depth=24) for strategy in strategies]
@@ -218,7 +218,7 @@ def test_a_long_draft_draws_noise_as_it_goes(toy: LanguageModel) -> None:
 
 
 def test_nodes_that_were_drafted_ahead_fit_the_arrays(tmp_path: Path) -> None:
-    """Their children are known without a forward pass, level after level, in one call.
+    """Children of nodes drafted ahead are known without a forward, level after level.
 
     The draft before is short, so that most of the next tree was drafted ahead.
     """

@@ -104,7 +104,7 @@ def test_a_call_that_began_before_it_opened_closes_it_when_it_succeeds() -> None
 
 @pytest.mark.parametrize("chance, pause", [(0.0, 1.0), (0.5, 0.75), (1.0, 0.5)])
 def test_pauses_are_cut_by_up_to_one_half(chance: float, pause: float) -> None:
-    """So that processes that lost the service together do not all return at once."""
+    """Processes that lost the service together must not all return at once."""
     assert opened(Script(chance=chance)).wait_s() == pytest.approx(pause)
 
 

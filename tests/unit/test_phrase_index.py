@@ -218,7 +218,7 @@ def test_sources_tell_whose_text_it_was() -> None:
 
 
 def test_a_second_guess_ends_the_run_behind_it() -> None:
-    """It is right only if the first guess was wrong."""
+    """A second guess is right only if the first one was wrong."""
     index = new_index([1, 2, 5], [1, 2, 5], [1, 3, 6])
     made = grown((1,), shared=index)
     runs = dict(zip(made.tree.token_ids, made.runs, strict=True))

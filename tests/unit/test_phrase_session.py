@@ -65,7 +65,7 @@ def test_nothing_follows_a_stop_token_that_somebody_else_drafted() -> None:
 
 @pytest.mark.parametrize("harvests", [True, False])
 def test_what_the_target_says_on_a_rejected_branch_is_drafted_from(harvests: bool) -> None:
-    """By the request itself and by those that it teaches, unless this is switched off."""
+    """Both the request and those that it teaches draft from it, unless this is switched off."""
     taught: list[Phrase] = []
     session = PhraseSession(
         [1, 2], 16, harvests=harvests, teach=lambda _, phrases: taught.extend(phrases)
@@ -85,7 +85,7 @@ def store() -> Iterator[PhraseStore]:
 
 
 def test_a_long_text_takes_bounded_memory() -> None:
-    """At 120,000 tokens it used to take 31 MiB, and 256 such requests exceeded the memory."""
+    """Unbounded, 120,000 tokens took 31 MiB; 256 such requests exceeded the memory."""
     text = [token % 50_000 for token in range(120_000)]
     session = PhraseSession(text, 8192, prediction=text)
     assert session._own is not None and session._own.bytes == 16 << 20
@@ -101,7 +101,7 @@ def test_a_long_text_takes_bounded_memory() -> None:
 def test_a_text_that_is_not_drafted_from_is_not_counted(
     store: PhraseStore, scope: PhraseScope, own_text: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It used to be indexed, with 8 MiB for 32k tokens, although nothing read the index."""
+    """Such a text used to be indexed, 8 MiB for 32k tokens, although nothing read the index."""
     counted: list[Sequence[int]] = []
 
     def noted(self: PhraseIndex, context: Sequence[int], token_ids: Sequence[int]) -> None:

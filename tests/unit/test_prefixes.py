@@ -162,7 +162,7 @@ def out_of_memory(*_: object) -> NoReturn:
 def test_rows_that_a_failed_forward_did_not_compute_are_nobodys(
     model: LanguageModel, monkeypatch: pytest.MonkeyPatch, fails: str, alone: bool, first: int
 ) -> None:
-    """They count in the slot before they are computed, and would be nonsense to sharers."""
+    """Rows count in the slot before they are computed; sharing them would give nonsense."""
     if "layout" not in fails:
         monkeypatch.setattr(model, "prepared", None)
     elif model.prepared is None:
@@ -233,7 +233,7 @@ def test_a_burst_computes_its_common_beginning_once(
 def test_choices_of_one_prompt_compute_it_once(
     model: LanguageModel, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
-    """Also a prompt that is run with the first verification."""
+    """Even if the prompt is run with the first verification."""
     sizes = counted(model, monkeypatch)
     requests = [
         SessionRequest(

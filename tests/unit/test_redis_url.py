@@ -176,7 +176,7 @@ BREAKING = "@/:#?&%[]= \u2100é"
     st.booleans(),
 )  # fmt: skip
 def test_no_secret_shows_anywhere(form: str, breaking: str, encoded: bool) -> None:
-    """Neither of a valid URL nor of one with an unencoded password."""
+    """Passwords stay hidden in valid URLs and in those whose password is not encoded."""
     secret = breaking.join([SECRET, SECRET])
     url = form.format(quote(secret, safe="") if encoded else secret)
     assert not [text for text in complaints(url) if SECRET in text]
@@ -204,7 +204,7 @@ def test_a_bad_url_stops_a_role_with_one_clear_line() -> None:
 
 
 def test_files_of_a_url_that_cannot_be_used_stop_a_role(tmp_path: Path) -> None:
-    """They used to be noticed at the first connection, without being named.
+    """Bad files used to be noticed at the first connection, without being named.
 
     For an encrypted key, the passphrase was asked for on the terminal.
     """

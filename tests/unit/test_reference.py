@@ -128,7 +128,7 @@ def test_a_longer_session_beside_it_changes_no_position(tmp_path: Path) -> None:
 
 
 def test_a_model_that_sees_pictures_too_reads_text(tmp_path: Path) -> None:
-    """Its sizes are those of the part for text."""
+    """The sizes of such a model are those of its part for text."""
     eyes = {"hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 16, "image_size": 28}
     config = Gemma3Config(
         text_config={**WIDE, "head_dim": 24, "num_key_value_heads": 1},

@@ -65,7 +65,7 @@ def test_what_is_opened_here_counts_before_the_next_report() -> None:
 
 
 def test_sessions_that_a_service_does_not_tell_of_count_here() -> None:
-    """For example after a restart, while old sessions have not been noticed to break."""
+    """After a restart, the service does not report sessions that have not been seen to break."""
     one = replica("one")
     one.sessions = 4
     one.report(ServiceLoad(running_sessions=0))

@@ -121,7 +121,7 @@ def test_one_surprise_does_not_turn_what_is_known() -> None:
 
 
 def test_what_stands_behind_a_wrong_token_is_not_judged() -> None:
-    """Its token occurs in the text too, but after another token."""
+    """A node's token may occur in the text after another token than its parent's."""
     known = candidates()
     known.offer(DraftTree.chain([TOKEN, OTHER], TokenSource.DRAFT_MODEL, [0.5, 0.5]), 8)
     cells = [cell_of(TokenSource.DRAFT_MODEL, 0.5, depth) for depth in (1, 2)]

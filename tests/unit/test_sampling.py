@@ -86,7 +86,7 @@ def test_penalties_follow_the_fields_convention() -> None:
 
 
 def test_a_reopened_session_counts_its_output_as_output() -> None:
-    """Of its opening tokens, those after the prompt: penalties treat them differently."""
+    """Penalties treat prompt and output differently, and a reopened session has both."""
     parameters = SamplingParameters(
         temperature=0.0, repetition_penalty=2.0, presence_penalty=0.25, frequency_penalty=0.5
     )

@@ -64,7 +64,7 @@ def test_no_more_nodes_are_chosen_than_may_be() -> None:
 
 
 def test_the_likeliest_nodes_are_taken_wherever_they_stand() -> None:
-    """Even if as many others come before them."""
+    """Likely nodes are taken even if as many others come before them."""
     tree = DraftTree((7, 8, 9), (ROOT,) * 3, (0.0, 0.3, 0.5), (MODEL,) * 3)
     chosen = select(tree, LINE, 1e-6, most=32)
     assert chosen.tree == DraftTree((8, 9), (ROOT,) * 2, (0.3, 0.5), (MODEL,) * 2)

@@ -78,7 +78,7 @@ def said(model: LanguageModel) -> torch.Tensor:
     ],
 )
 def test_the_same_as_whole(config: PretrainedConfig, ranks: list[Ranks], tmp_path: Path) -> None:
-    """Also models that only transformers' own wrappers run, such as those with experts."""
+    """Models that only transformers' own wrappers run are included, such as those with experts."""
     folder = saved(tmp_path, config)
     options = ModelOptions(
         folder=folder, max_sessions=4, max_draft_nodes=24, tensor_parallel_size=RANKS
@@ -103,7 +103,7 @@ def test_the_same_as_whole(config: PretrainedConfig, ranks: list[Ranks], tmp_pat
 def test_what_cannot_be_split(
     family: str, options: dict[str, Any], complaint: str, tmp_path: Path
 ) -> None:
-    """It is refused before any process is started."""
+    """A model that cannot be split is refused before any process is started."""
     folder = save_model(tmp_path, FAMILIES[family])
     wanted = ModelOptions(**{"folder": folder, "tensor_parallel_size": RANKS, **options})
     with pytest.raises(DraftloopError) as caught:

@@ -72,7 +72,7 @@ def of_text(made: Forward, *, waits: bool = False) -> Forward:
 
 
 def test_what_a_prompt_in_the_step_computes_is_waited_for() -> None:
-    """Whether that prompt is the first or was added later; rounds compute only their own text."""
+    """The prompt may be the first or a later one; rounds compute only their own text."""
     target = model()
     first = Step(of_text(wish(target, PROMPT // 4)))
     assert not first.takes(of_text(wish(target, PROMPT // 4), waits=True))

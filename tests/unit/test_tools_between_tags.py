@@ -126,7 +126,7 @@ GRAMMATICAL = [
 def test_what_the_grammar_allows_is_read_as_the_schema_wants(
     tmp_path: Path, style: Style, arguments: dict[str, str], allowed: bool, special: bool | None
 ) -> None:
-    """Whether the notation's marks are letters or tokens of their own."""
+    """The marks of the notation may be letters, or tokens of their own."""
     notation, folder = style.notation, None if special is None else tmp_path
     arguments = {key: text.replace("END", style.end) for key, text in arguments.items()}
     marked = any(mark in text for text in arguments.values() for mark in notation.marks)

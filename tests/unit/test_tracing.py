@@ -87,7 +87,7 @@ def test_what_is_not_sampled_is_not_told(collector: Collector) -> None:
     ],
 )
 def test_a_role_says_what_traces_need(setup: str, status: int, words: str) -> None:
-    """It starts if the package is installed, whether or not a collector answers."""
+    """A role starts if the package is installed, whether or not a collector answers."""
     code = f"""
 import sys
 {setup}
