@@ -208,7 +208,7 @@ def test_flushall_under_load_is_no_error(
 def test_publishing_never_waits_for_the_log(
     server: RedisServer, open_store: Callable[..., PhraseStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A second thread writes, even if Redis hangs.
+    """Another thread does the writing, so publishing is fast even if Redis hangs.
 
     `python -m benchmarks.phrase_log` prints what the call itself takes.
     """
