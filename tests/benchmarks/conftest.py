@@ -1,4 +1,4 @@
-"""`make test-bench`: every benchmark that a page names, on as little as it takes."""
+"""`make test-bench`: every documented benchmark, at its smallest size."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TIMEOUT_S = 600
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Measuring takes minutes, and says nothing beside other tests."""
+    """Skips these tests unless they are requested: they take minutes and disturb one another."""
     chosen = those_below(Path(__file__).parent, items)
     reason = "takes minutes: run `make test-bench`"
     only_on_request(chosen, variable=WANTED, timeout_s=TIMEOUT_S, reason=reason)

@@ -1,4 +1,4 @@
-"""The benchmarks that README and docs name run to their end; only sizes and outputs are others."""
+"""The documented benchmarks run to their end; only sizes and output files are replaced."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.documented import Command, documented_commands
 from tests.support.forked import ForkedStack
 
 TIMEOUT_S = 500
-# Said behind what the page says: the last word counts. `{}` is a folder of the test's own.
+# Appended to the documented flags: the last value counts. `{}` is the test's folder.
 SMALLER = {
     "benchmarks.run": "--minutes 1 --prompts 1 --tokens 6 --profiles bundled "
     "--workloads completion --out {}/result",
@@ -43,7 +43,7 @@ OWN_PROMPTS = "def add(a, b):\nclass Queue:\nimport os\n"
 
 @pytest.fixture(scope="session")
 def stack() -> Iterator[Stack]:
-    """A deployment as a user has one, with prefix caching and the default strategy."""
+    """A deployment as users have it, with prefix caching and the default strategy."""
     config = StackConfig(
         port=0, http_port=None, drafter_port=0, verifier_port=0, dtype="float32",
         start_timeout_s=240,
@@ -53,7 +53,7 @@ def stack() -> Iterator[Stack]:
 
 
 def run(command: Command, folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    """The command to its end, on as little as it takes, writing to the folder."""
+    """Runs the command at its smallest size, with output files in the folder."""
     _, _, module, *flags = command.words
     kind = f"{module} --server" if "--server" in flags else module
     smaller = SMALLER.get(kind, "").replace("{}", str(folder)).split()

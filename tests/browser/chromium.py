@@ -1,4 +1,4 @@
-"""A Chromium to look with: the system's own, or the one that Playwright has installed."""
+"""A Chromium for the tests: the system's own, or the one that Playwright installed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from playwright.sync_api import Browser, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-# Nothing but what the page itself asks for; containers and machines without a GPU are welcome.
+# No requests but the page's own; works in containers and without a GPU.
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
@@ -19,12 +19,12 @@ START_TIMEOUT_MS = 120_000
 
 
 class NoBrowser(Exception):
-    """There is none here."""
+    """No browser is installed."""
 
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """A running browser. Raises NoBrowser where there is none."""
+    """A running browser. Raises NoBrowser if none is installed."""
     with sync_playwright() as playwright:
         found = next((path for name in NAMES if (path := shutil.which(name))), None)
         program = found or playwright.chromium.executable_path

@@ -1,4 +1,4 @@
-"""`make test-browser`: the playground in a real browser, over all roles."""
+"""Fixtures of `make test-browser`: the playground in a real browser, over all roles."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.stack_config import StackConfig
 from tests.support.forked import ForkedStack
 from tests.support.opt_in import only_on_request, those_below
 
-if TYPE_CHECKING:  # where these tests are skipped, nothing of it is imported
+if TYPE_CHECKING:  # not imported when these tests are skipped
     from playwright.sync_api import Browser
 
     from tests.browser.playground import Playground
@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # where these tests are skipped, nothing of it is imported
 WANTED = "TEST_BROWSER"
 TIMEOUT_S = 900
 START_TIMEOUT_S = 600
-# Drafts must pay, or there would be none to look at: on the pair as it is they hardly do.
+# Makes drafts pay, so that there are some to show; with the bundled pair they rarely do.
 INFLATE = "60M"
 SIZE = {"width": 1280, "height": 900}
 
@@ -30,7 +30,7 @@ OpenPage = Callable[..., "Playground"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A browser is not everywhere: only who asks for these tests gets them."""
+    """Skips these tests unless they are requested: not every machine has a browser."""
     chosen = those_below(Path(__file__).parent, items)
     reason = "needs Chromium: run `make test-browser`"
     only_on_request(chosen, variable=WANTED, timeout_s=TIMEOUT_S, reason=reason)
@@ -38,7 +38,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    """A browser; without one everything here is skipped, with the reason."""
+    """A browser; without one all tests here are skipped, with the reason."""
     from tests.browser.chromium import NoBrowser, chromium
 
     try:
@@ -50,7 +50,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def stack(browser: Browser) -> Iterator[Stack]:
-    """All three roles, in float32: the same tokens whatever the draft."""
+    """All three roles, in float32: the same tokens whatever is drafted."""
     config = StackConfig(
         port=0, http_port=0, drafter_port=0, verifier_port=0, dtype="float32", inflate=INFLATE,
         start_timeout_s=START_TIMEOUT_S,
@@ -67,14 +67,14 @@ def base(stack: Stack) -> str:
 
 @pytest.fixture
 def http(base: str) -> Iterator[httpx.Client]:
-    """A plain client of it."""
+    """A plain HTTP client of the server."""
     with httpx.Client(base_url=base, timeout=TIMEOUT_S) as client:
         yield client
 
 
 @pytest.fixture
 def open_page(browser: Browser, base: str) -> Iterator[OpenPage]:
-    """Opens the playground as a new visitor; keywords are Playwright's, of a context."""
+    """Opens the playground as a new visitor; keywords are those of a Playwright context."""
     from tests.browser.playground import Playground
 
     contexts = []
@@ -91,7 +91,7 @@ def open_page(browser: Browser, base: str) -> Iterator[OpenPage]:
 
 @pytest.fixture
 def playground(open_page: OpenPage) -> Iterator[Playground]:
-    """The page, on which nothing may have gone wrong at the end."""
+    """The opened page; at the end it must have reported no problem."""
     page = open_page()
     yield page
     assert page.problems == []

@@ -1,9 +1,9 @@
-"""What the tests ask the browser about a page, in its own language."""
+"""JavaScript with which the tests inspect a page in the browser."""
 
 from __future__ import annotations
 
-# Every visible piece of text with its contrast, by the WCAG's formula. Colours are painted on a
-# canvas to be read back as bytes, backgrounds from the page's inwards.
+# Every visible text with its contrast by the WCAG formula. Colours are painted on a canvas and read
+# back as bytes, backgrounds from the outermost element inwards.
 CONTRASTS = """() => {
   const UNREAD = ":disabled, noscript, title, select"; // a select's options are the browser's
   const canvas = Object.assign(document.createElement("canvas"), { width: 1, height: 1 });
@@ -42,7 +42,7 @@ CONTRASTS = """() => {
   return told;
 }"""
 
-# What has moved of itself, and how far by the browser's own count.
+# Elements that moved by themselves, with the browser's layout shift score.
 SHIFTS = """() => new Promise((resolve) => {
   const told = [];
   new PerformanceObserver((list) => {
@@ -53,7 +53,7 @@ SHIFTS = """() => new Promise((resolve) => {
   setTimeout(() => resolve(told), 100);
 })"""
 
-# What takes the focus and has no name that a screen reader could say.
+# Focusable elements without a name for screen readers.
 NAMELESS = """() => [...document.querySelectorAll("input, select, textarea, button, [tabindex]")]
   .filter((one) => !(one.labels?.length || one.getAttribute("aria-label") ||
     one.getAttribute("aria-labelledby") || (one.matches("button") && one.textContent.trim())))

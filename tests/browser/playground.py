@@ -1,4 +1,4 @@
-"""The playground as somebody uses it."""
+"""The playground as a visitor operates it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WORDS_AT_ITS_END = "Ended"
 
 
 class Playground:
-    """A page that has loaded, and what went wrong on it."""
+    """A loaded page, and the problems that it reported."""
 
     def __init__(self, page: Page, base: str, greeting: str = "target") -> None:
         self.page = page
@@ -31,7 +31,7 @@ class Playground:
         return self.page.locator(selector)
 
     def fill(self, **fields: object) -> None:
-        """By the names of the fields, `max_tokens` for `max-tokens`."""
+        """Fills in fields by name, `max_tokens` for `max-tokens`."""
         for name, value in fields.items():
             field = self.at("#" + name.replace("_", "-"))
             if name == "strategy":
@@ -40,7 +40,7 @@ class Playground:
                 field.fill(str(value))
 
     def run(self, **fields: object) -> None:
-        """Fills the fields in and runs to the end, by the keyboard."""
+        """Fills in the fields and runs to the end, by keyboard."""
         self.fill(**fields)
         self.at("#prompt").focus()
         self.page.keyboard.press("Control+Enter")
@@ -50,12 +50,12 @@ class Playground:
         expect(self.at(selector)).to_contain_text(words, timeout=RUN_TIMEOUT_MS)
 
     def wait(self, words: str = WORDS_AT_ITS_END) -> None:
-        """Until the status says so, and the last figures have been drawn."""
+        """Waits until the status contains the words and the last figures have been drawn."""
         self.wait_for("#status", words)
         self.page.evaluate("new Promise(drawn => requestAnimationFrame(() => drawn()))")
 
     def underline(self, source: str) -> str:
-        """How the text of a source is underlined, its colour left out."""
+        """The underline style of a source's text, without its colour."""
         token = self.at(f"#legend .token[data-source={source}]")
         said = (
             "t => [getComputedStyle(t).textDecorationLine, getComputedStyle(t).textDecorationStyle]"

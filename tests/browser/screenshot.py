@@ -1,4 +1,4 @@
-"""`python -m tests.browser.screenshot`: the playground's pictures, from a real run."""
+"""`python -m tests.browser.screenshot`: screenshots of the playground from a real run."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ PICTURES: dict[Literal["light", "dark"], str] = {
     "dark": "playground-dark.png",
 }
 SIZE: ViewportSize = {"width": 1280, "height": 900}
-INFLATE = "300M"  # so that the speeds are those of a target worth drafting for
+INFLATE = "300M"  # so that drafting pays as with a real target model
 RUN = {"max_tokens": 96, "temperature": 0.7, "seed": 7}
 
 
 def main() -> None:
-    """One comparison, in either theme."""
+    """Takes screenshots of one comparison in both themes."""
     config = StackConfig(port=0, http_port=0, drafter_port=0, verifier_port=0, inflate=INFLATE)
     with Stack(config) as stack, chromium() as browser:
         context = browser.new_context(viewport=SIZE, reduced_motion="reduce")
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def choose_round(playground: Playground) -> None:
-    """The one of which there is most to see: what was accepted beside what was rejected."""
+    """Selects the round that shows most: many accepted and many rejected nodes."""
 
     def worth(number: int) -> int:
         playground.at("#round").fill(str(number))

@@ -1,4 +1,4 @@
-"""Answers that no server has given, for what a real one gives too rarely or too slowly."""
+"""Scripted answers, for what a real server sends too rarely or too slowly."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 
 def chunk(text: str, token_id: int) -> dict[str, Any]:
-    """A round of one token, which nothing was drafted for."""
+    """A round of one token without a draft."""
     token = {"token_id": token_id, "text": text, "source": "target"}
     trace = {"tokens": [token], "draft": [], "accepted_nodes": [], "draft_end": None}
     return {"choices": [{"text": text, "finish_reason": None, "trace": trace}]}
 
 
 def stream(texts: Sequence[str], fallback_rounds: int = 0) -> str:
-    """The body of a streamed completion that was waited for, a round for each of these tokens."""
+    """The body of a streamed completion that first had to wait, with one round per token."""
     chunks = [chunk(text, at) for at, text in enumerate(texts)]
     chunks[-1]["choices"][0]["finish_reason"] = "length"
     metrics = {

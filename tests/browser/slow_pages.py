@@ -1,4 +1,4 @@
-"""A way to the server on which pages arrive slowly, so that browsers paint parts of them."""
+"""A proxy that sends pages slowly, so that browsers paint parts of them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import ClassVar
 
 import httpx
 
-BETWEEN_LINES_S = 0.04  # some frames
+BETWEEN_LINES_S = 0.04  # several frames
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Passes on what is asked for; a page line by line, so that no word is torn."""
+    """Relays requests; pages are sent line by line, so that no word is split."""
 
     protocol_version = "HTTP/1.1"
     base: ClassVar[str]
@@ -35,12 +35,12 @@ class Handler(BaseHTTPRequestHandler):
             time.sleep(BETWEEN_LINES_S if piece is not body else 0)
 
     def log_message(self, *_: object) -> None:
-        """Says nothing."""
+        """Logs nothing."""
 
 
 @contextmanager
 def slow_pages(base: str) -> Iterator[str]:
-    """The address of a way to the server at `base`."""
+    """The address of a slow proxy for the server at `base`."""
     handler = type("HandlerOfBase", (Handler,), {"base": base})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)

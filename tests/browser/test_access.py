@@ -1,4 +1,4 @@
-"""Whom the page serves: keyboards, screen readers, either theme, any width, calm eyes."""
+"""Accessibility of the page: keyboard, screen readers, themes, widths, reduced motion."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FOCUS_ORDER = [
     "", "theme", "example", "prompt", "strategy", "temperature", "max-tokens", "seed", "run",
     "compare",
 ]  # fmt: skip
-LIVE = ["status", "about-token"]  # the verdict is hidden, as is the error
+LIVE = ["status", "about-token"]  # the verdict and the error are hidden
 LEAST_CONTRAST = 4.5
 SHOWS_STOP = "() => document.querySelector('#stop').getBoundingClientRect().bottom <= innerHeight"
 FOCUSED = "() => document.activeElement.id"
@@ -33,7 +33,7 @@ def focus_by_tab(playground: Playground, name: str) -> None:
 
 
 def properties(node: dict[str, Any]) -> dict[str, Any]:
-    """Of a node of the tree that screen readers get."""
+    """The properties of a node of the accessibility tree."""
     return {each["name"]: each["value"].get("value") for each in node.get("properties", ())}
 
 
@@ -50,7 +50,7 @@ def test_by_the_keyboard_alone(playground: Playground) -> None:
     focus_by_tab(playground, "run")
     playground.page.keyboard.press("Enter")
     playground.wait()
-    assert playground.page.evaluate(FOCUSED) == "run"  # and not lost on a disabled button
+    assert playground.page.evaluate(FOCUSED) == "run"  # not lost on a disabled button
     focus_by_tab(playground, "answer")
     for key in ("End", "ArrowLeft", "ArrowRight"):
         playground.page.keyboard.press(key)
@@ -75,11 +75,11 @@ def test_names_and_roles(playground: Playground) -> None:
 
 
 def test_a_screen_reader_is_not_told_of_every_round(playground: Playground) -> None:
-    """An `output` is a live region by itself: while an answer came, its numbers were read out."""
+    """`output` elements are live regions by default: every round's numbers used to be read out."""
     playground.run(**RUN)
     session = playground.page.context.new_cdp_session(playground.page)
     nodes = session.send("Accessibility.getFullAXTree")["nodes"]
-    round_name = playground.text("#round-name")  # said where somebody moves the slider
+    round_name = playground.text("#round-name")  # announced when somebody moves the slider
     assert playground.at("#round").get_attribute("aria-valuetext") == round_name
     live = [node for node in nodes if properties(node).get("live", "off") != "off"]
     assert len(live) == len(LIVE)
@@ -128,14 +128,14 @@ def test_any_width_and_nothing_moves(open_page: OpenPage, width: int) -> None:
 def test_a_page_that_arrives_line_by_line_stays_still_too(
     open_page: OpenPage, base: str, width: int
 ) -> None:
-    """A field that was painted before its input came up from below when that was there."""
+    """A field that was painted before its input used to move up when the input arrived."""
     with slow_pages(base) as address:
         playground = open_page(address, viewport={"width": width, "height": 900})
         assert playground.page.evaluate(SHIFTS) == []
 
 
 def test_there_is_room_for_long_names_of_models(playground: Playground) -> None:
-    """They pushed all of the page down by a line, on phones."""
+    """Long names used to push the page down by a line on phones."""
     playground.page.set_viewport_size({"width": 360, "height": 900})
     top, names = "m => m.getBoundingClientRect().top", "vendor/model-of-some-thirty-letters"
     tops = []
@@ -153,20 +153,20 @@ def test_reduced_motion(open_page: OpenPage) -> None:
 
 
 def test_a_low_window_shows_the_form_s_buttons_beside_the_answer(open_page: OpenPage) -> None:
-    """They were below it wherever the page was scrolled to, but at its very end."""
-    playground = open_page(viewport={"width": 1280, "height": 500})  # 200 % of a usual screen
+    """The buttons used to be below a low window unless the page was scrolled to its very end."""
+    playground = open_page(viewport={"width": 1280, "height": 500})  # a usual screen at 200 %
     playground.at("#answer").evaluate("box => box.scrollIntoView({ block: 'start' })")
     top, wheel = "box => box.getBoundingClientRect().top", playground.page.mouse
     wheel.move(100, 250)  # over the form
     wheel.wheel(0, 150)
     playground.page.wait_for_function(SHOWS_STOP)
-    assert abs(playground.at("#answer").evaluate(top)) < 200  # and it is still the form's turn
+    assert abs(playground.at("#answer").evaluate(top)) < 200  # and only the form has scrolled
 
 
 def test_forced_colours_hide_nothing(open_page: OpenPage) -> None:
-    """Bars, the marked round and the pressed source were known by what is then left out."""
+    """Forced colours drop backgrounds, which used to be all that showed bars and selections."""
     playground = open_page(forced_colors="active", color_scheme="light")
-    for theme in ("light", "dark"):  # where the system's ground is white, drawings fit that
+    for theme in ("light", "dark"):  # drawings fit a white system background in either theme
         playground.at("#theme").click()
         assert playground.text("#theme") == f"Theme: {theme}"
     playground.fill(**RUN)

@@ -1,4 +1,4 @@
-"""The box that an answer is written into, and what is said of answers that are cut short."""
+"""The box with the answer, and the status of answers that end early."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.browser.playground import Playground
 
 COMPLETIONS = "**/v1/completions"
-# Where a box ends, each time that it is asked; and the frames meanwhile.
+# Counts how often the box's height is read, and the frames in the meantime.
 COUNT = """() => {
   window.asked = window.frames_drawn = 0;
   const { get } = Object.getOwnPropertyDescriptor(Element.prototype, "scrollHeight");
@@ -38,7 +38,7 @@ FEW = ["one ", "two ", "three "]
 def answered(
     playground: Playground, texts: list[str], fallback_rounds: int = 0
 ) -> list[dict[str, Any]]:
-    """Every drafted run has this answer; plain decoding goes on. The requests."""
+    """Gives every drafted run this answer; plain decoding is real. Returns the list of requests."""
     asked: list[dict[str, Any]] = []
 
     def answer(route: Route) -> None:
@@ -54,7 +54,7 @@ def answered(
 
 
 def test_rounds_between_two_frames_cost_one_layout(playground: Playground) -> None:
-    """Each asked for two of all of the answer: long ones took time by their length's square."""
+    """Each round used to read two layouts of the whole answer: quadratic time in its length."""
     answered(playground, MANY)
     playground.page.evaluate(COUNT)
     playground.run()
@@ -79,7 +79,7 @@ def test_any_token_and_any_round_of_a_long_answer_is_reached(playground: Playgro
     playground.page.keyboard.press("ArrowRight")
     assert playground.text("#answer .token.chosen") == MANY[8]
     answered(playground, FEW)
-    playground.run()  # and nothing is left of the one before
+    playground.run()  # nothing of the earlier answer is left
     assert playground.text("#answer") == "".join(FEW)
     assert playground.at("#answer .token.chosen").count() == 0
     assert playground.text("#answer .round.current") == FEW[-1]
@@ -89,7 +89,7 @@ def test_whoever_has_scrolled_back_reads_on_in_peace(playground: Playground) -> 
     answered(playground, MANY)
     playground.run()
     playground.page.unroute(COMPLETIONS)
-    # token by token, so that it is not over before the page has been scrolled
+    # token by token, so that it does not end before the page has been scrolled
     playground.fill(**{**RUN, "max_tokens": 1500, "strategy": "autoregressive"})
     playground.at("#run").click()
     scrolls = "() => answer.scrollHeight > answer.clientHeight + 200"
@@ -103,7 +103,7 @@ def test_whoever_has_scrolled_back_reads_on_in_peace(playground: Playground) -> 
 
 
 def test_stop_counts_the_run_that_it_stops(playground: Playground) -> None:
-    """In a comparison's second half the first run's tokens were told."""
+    """In the second half of a comparison, the status used to count the first run's tokens."""
     answered(playground, FEW)
     playground.fill(**{**RUN, "max_tokens": 1500})
     playground.at("#compare").click()
@@ -116,7 +116,7 @@ def test_stop_counts_the_run_that_it_stops(playground: Playground) -> None:
 
 
 def test_says_that_the_drafter_was_missed(playground: Playground) -> None:
-    """Rounds that got no draft from it were told as if none had been worth while."""
+    """Rounds without a drafter used to be described as if no draft had been worth its time."""
     answered(playground, FEW, fallback_rounds=2)
     playground.run(seed=5)
     ended = "Ended at the limit of tokens: 3 tokens, 1.0 a second, seed 5"
@@ -125,7 +125,7 @@ def test_says_that_the_drafter_was_missed(playground: Playground) -> None:
 
 
 def test_a_single_token_has_no_speed(playground: Playground) -> None:
-    """It was told with 0.0 a second."""
+    """The speed of a single token used to be shown as 0.0 tokens a second."""
     playground.run(**{**RUN, "max_tokens": 1})
     assert (
         playground.text("#status") == f"Ended at the limit of tokens: 1 token, seed {RUN['seed']}"
@@ -133,7 +133,7 @@ def test_a_single_token_has_no_speed(playground: Playground) -> None:
 
 
 def test_a_seed_is_sent_to_the_last_digit_or_not_at_all(playground: Playground) -> None:
-    """Those beyond were rounded: another seed than the one that was typed in."""
+    """Larger seeds used to be rounded, so that another seed was sent than was typed."""
     asked = answered(playground, FEW)
     playground.fill(seed=2**53)
     playground.at("#run").click()
@@ -143,7 +143,7 @@ def test_a_seed_is_sent_to_the_last_digit_or_not_at_all(playground: Playground) 
     assert f"seed {2**53 - 1}" in playground.text("#status")
 
 
-# An answer that stays open until it is stopped, and one that never begins.
+# The first answer stays open until it is stopped; the second never begins.
 HELD = """words => {
   let asked = 0;
   window.fetch = (_, { signal }) => new Promise((resolve, reject) => {
@@ -159,7 +159,7 @@ HELD = """words => {
     resolve(new Response(body));
   });
 }"""
-# What a page does that is busy for a while: words come, Escape and Ctrl-Enter, and then it draws.
+# A busy page: tokens arrive, then Escape and Ctrl-Enter, and only then is a frame drawn.
 BETWEEN_FRAMES = """async () => {
   const press = (key, ctrlKey = false) => document.dispatchEvent(
     new KeyboardEvent("keydown", { key, ctrlKey }));
@@ -177,7 +177,7 @@ BETWEEN_FRAMES = """async () => {
 
 
 def test_nothing_of_a_stopped_run_is_drawn_into_the_next(playground: Playground) -> None:
-    """Its last frame came after the next had begun, and brought its figures and its rounds back."""
+    """A stopped run's last frame used to be drawn after the next run's start, with old figures."""
     words = stream(FEW).removesuffix("data: [DONE]\n\n")
     playground.page.evaluate(HELD, words)
     playground.at("#run").click()

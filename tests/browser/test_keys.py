@@ -1,4 +1,4 @@
-"""The page in front of a server with access control."""
+"""The playground with a server that requires an API key."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEY = new_key()
 
 @pytest.fixture
 def guarded(stack: Stack, tmp_path: Path) -> Iterator[str]:
-    """Address of one more orchestrator, which wants a key, before the stack's services."""
+    """Address of another orchestrator, which requires a key, on the stack's services."""
     keys, address = tmp_path / "keys.toml", tmp_path / "http.address"
     keys.write_text(KeyEntry(name="visitor", sha256=hash_of(KEY), tenant="").toml())
     flags = [
@@ -58,7 +58,7 @@ def test_asks_for_a_key_and_keeps_it_nowhere(open_page: OpenPage, guarded: str) 
 def test_a_key_that_cannot_be_one_is_a_refused_key(
     open_page: OpenPage, guarded: str, key: str
 ) -> None:
-    """A browser cannot send all letters, which was told as a server that is gone."""
+    """Browsers cannot send every character. That used to be reported as an unreachable server."""
     playground = open_page(guarded, greeting="key")
     playground.at("#key").fill(key)
     playground.page.keyboard.press("Tab")

@@ -1,4 +1,4 @@
-"""What the page does: it answers, draws, stops, compares, and says what went wrong."""
+"""What the page does: it streams, draws trees, stops, compares and reports errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.sessions import open_sessions, wait_until_free
 if TYPE_CHECKING:
     from tests.browser.playground import Playground
 
-# What repeats itself is drafted from itself, and much of it accepted.
+# Repetitive text is drafted from itself, and much of it is accepted.
 PROMPT = "def first(self):\n    return self.first\n\n\n" * 3
 RUN = {"prompt": PROMPT, "max_tokens": 32, "temperature": 0.5, "seed": 3}
 
@@ -67,7 +67,7 @@ def test_says_why_a_draft_ended(playground: Playground) -> None:
 
 
 def test_stop_frees_the_session(playground: Playground, stack: Stack) -> None:
-    # token by token: with drafts it is over in a second, which opening a channel may take
+    # token by token: with drafts it ends within a second, which opening a channel may take
     playground.fill(**{**RUN, "max_tokens": 1500, "strategy": "autoregressive"})
     playground.at("#prompt").focus()
     playground.page.keyboard.press("Control+Enter")
@@ -101,7 +101,7 @@ def test_tells_errors_in_words(playground: Playground) -> None:
     assert "prompt is too long: 12000 tokens" in playground.text("#error")
     playground.run(**RUN)
     assert not playground.at("#error").is_visible()
-    playground.problems.clear()  # the browser itself notes every status of 400
+    playground.problems.clear()  # the browser itself reports every status 400
 
 
 def test_tells_that_the_server_is_gone(open_page: OpenPage) -> None:

@@ -1,4 +1,4 @@
-"""The box that a prompt is written into: what was typed in stays, or comes back."""
+"""The prompt's box: what was typed stays, or can be brought back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FOCUSED = "() => document.activeElement.id"
 
 
 def test_examples_are_walked_through_by_the_keyboard(playground: Playground) -> None:
-    """The first arrow key took the first of them, and the focus away."""
+    """The first arrow key used to select the first example and move the focus away."""
     example, prompt = playground.at("#example"), playground.at("#prompt")
     example.focus()
     taken = []
@@ -24,7 +24,7 @@ def test_examples_are_walked_through_by_the_keyboard(playground: Playground) -> 
 
 
 def test_what_an_example_replaces_comes_back_by_undo(playground: Playground) -> None:
-    """It was lost."""
+    """Undo brings back a typed prompt that an example replaced. It used to be lost."""
     example, prompt = playground.at("#example"), playground.at("#prompt")
     prompt.fill(OWN)
     example.select_option("A class")
@@ -32,11 +32,11 @@ def test_what_an_example_replaces_comes_back_by_undo(playground: Playground) -> 
     prompt.focus()
     playground.page.keyboard.press("Control+z")
     assert prompt.input_value() == OWN
-    assert example.input_value() == ""  # so that the same one can be taken again
+    assert example.input_value() == ""  # so that the same example can be selected again
 
 
 def test_a_prompt_outlives_a_look_at_another_page(playground: Playground, base: str) -> None:
-    """The seed did, with which it belongs."""
+    """The prompt is kept as the seed is, to which it belongs."""
     playground.fill(prompt=OWN, seed=11)
     playground.page.goto(f"{base}/openapi.json")
     playground.page.go_back()

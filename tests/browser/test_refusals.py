@@ -1,4 +1,4 @@
-"""Where the page tells what the server says no with: beside the field, or where it is seen."""
+"""Where the page shows the server's refusals: beside the field, or where it can be seen."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FULL = {"error": {"message": "requests: at most 8 run at once", "param": None}}
 def test_what_is_wrong_with_a_field_is_told_beside_it(
     open_page: OpenPage, name: str, value: str, words: str
 ) -> None:
-    """On phones it was told below all that they show."""
+    """On phones it used to be shown below the visible part of the page."""
     playground = open_page(viewport=PHONE)
     field = playground.at(f"#{name}")
     playground.fill(**{**RUN, name: value})
@@ -51,16 +51,16 @@ def test_what_is_wrong_with_a_field_is_told_beside_it(
 
 
 def test_a_field_that_was_wrong_may_be_asked_again(playground: Playground) -> None:
-    """The server may be another one by then."""
+    """The request is sent again, as the server may be another one by then."""
     playground.fill(**{**RUN, "prompt": ""})
     for _ in range(2):
         with playground.page.expect_response(COMPLETIONS):
             playground.at("#run").click()
         playground.wait("Failed")
     playground.fill(temperature=-1)
-    playground.at("#run").click()  # of what is wrong now the browser itself tells
+    playground.at("#run").click()  # the browser itself reports this mistake
     assert not playground.at("#error").is_visible()
-    playground.problems.clear()  # the browser itself notes every status of 400
+    playground.problems.clear()  # the browser itself reports every status 400
 
 
 @pytest.mark.parametrize(

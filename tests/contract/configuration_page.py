@@ -1,6 +1,6 @@
-"""The settings' tables of docs/configuration.md, from the code.
+"""Generates the tables of settings in docs/configuration.md from the code.
 
-`python -m tests.contract.configuration_page` rewrites them; a test holds them fresh.
+`python -m tests.contract.configuration_page` rewrites them; a test checks that they are fresh.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def stack_settings() -> type[BaseModel]:
 
 
 def shown_default(field: FieldInfo) -> str:
-    """The default as a reader would write it."""
+    """The default as the page shows it."""
     if field.is_required():
         return "required"
     default: Any = field.get_default(call_default_factory=True)
@@ -57,7 +57,7 @@ def shown_default(field: FieldInfo) -> str:
 
 
 def limits(field: FieldInfo) -> str:
-    """Bounds from the field's own rules."""
+    """The bounds and choices of the field."""
     words = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
     parts = [
         f"{word} {getattr(rule, name)}"
@@ -72,12 +72,12 @@ def limits(field: FieldInfo) -> str:
 
 
 def described(field: FieldInfo) -> str:
-    """What it is and what it may be."""
+    """The field's description, bounds and choices."""
     return "; ".join(part for part in (field.description or "", limits(field)) if part)
 
 
 def role_table(role: str, kind: type[ServiceSettings]) -> str:
-    """One row a setting: flag, environment variable, default, meaning."""
+    """A table with one row per setting: flag, environment variable, default, meaning."""
     prefix = str(kind.model_config.get("env_prefix", ""))
     rows = [
         f"### `draftloop serve {role}`\n",
@@ -92,7 +92,7 @@ def role_table(role: str, kind: type[ServiceSettings]) -> str:
 
 
 def stack_table(kind: type[BaseModel]) -> str:
-    """One row a key of the TOML file."""
+    """A table with one row per key of the TOML file."""
     rows = ["### `draftloop up --config FILE`\n", "| key | default | meaning |", "|---|---|---|"]
     for name, field in kind.model_fields.items():
         rows.append(f"| `{name}` | {shown_default(field)} | {described(field)} |")
@@ -100,7 +100,7 @@ def stack_table(kind: type[BaseModel]) -> str:
 
 
 def tables() -> list[str]:
-    """One for `draftloop up` and one for every role."""
+    """One table for `draftloop up` and one per role."""
     roles = [role_table(role, settings_of(package)) for role, package in ROLES.items()]
     return [stack_table(stack_settings()), *roles]
 

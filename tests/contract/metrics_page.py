@@ -1,6 +1,6 @@
-"""The tables of docs/metrics.md, from the code.
+"""Generates the tables of docs/metrics.md from the code.
 
-`python -m tests.contract.metrics_page` rewrites them; a test holds them fresh.
+`python -m tests.contract.metrics_page` rewrites them; a test checks that they are fresh.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from draftloop.metrics import Live
 from tests.contract.repository import ROOT
 from tests.contract.written_page import WrittenPage
 
-# Modules that declare metrics, by the heading under which they stand.
+# Modules that declare metrics, by their heading on the page.
 MODULES = {
     "Orchestrator": "orchestrator.metrics",
     "Drafter and verifier": "draftloop.runtime.metrics",
@@ -38,7 +38,7 @@ class Declared:
     meaning: str
 
     def series(self) -> set[str]:
-        """Names that a query may use."""
+        """The names that a query may use."""
         if self.kind == "histogram":
             return {self.name + suffix for suffix in SUFFIXES["histogram"]}
         return {self.name}
@@ -54,19 +54,19 @@ def declared(module: str) -> list[Declared]:
 
 def _metrics(collector: MetricWrapperBase | Live[Any]) -> Iterator[Declared]:
     for family in collector.collect():
-        # a family made for one scrape knows its labels, one of the library's asks its metric
+        # A family made for one scrape has its labels; for the library's own the metric has them.
         names: Any = getattr(family, "_labelnames", None) or getattr(collector, "_labelnames", ())
         name = family.name + ("_total" if family.type == "counter" else "")
         yield Declared(name, family.type, tuple(names), family.documentation)
 
 
 def every_metric() -> list[Declared]:
-    """All of them."""
+    """The metrics of all modules."""
     return [metric for module in MODULES.values() for metric in declared(module)]
 
 
 def table(heading: str, metrics: list[Declared]) -> str:
-    """One row a metric."""
+    """A table with one row per metric."""
     rows = [f"### {heading}\n", "| metric | type | labels | meaning |", "|---|---|---|---|"]
     for metric in metrics:
         labels = ", ".join(f"`{label}`" for label in metric.labels)
@@ -75,7 +75,7 @@ def table(heading: str, metrics: list[Declared]) -> str:
 
 
 def tables() -> list[str]:
-    """One for every module."""
+    """One table per module."""
     return [table(heading, declared(module)) for heading, module in MODULES.items()]
 
 

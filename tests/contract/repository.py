@@ -21,7 +21,7 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 @dataclass(frozen=True)
 class Module:
-    """One of our own Python files, with its text."""
+    """A Python file of this repository, with its text."""
 
     name: str
     file: Path
@@ -74,7 +74,7 @@ class Module:
 
 
 def _running(node: ast.AST) -> Iterator[ast.AST]:
-    """All nodes but those under `if TYPE_CHECKING`."""
+    """All nodes except those under `if TYPE_CHECKING`."""
     yield node
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
@@ -87,11 +87,11 @@ def _running(node: ast.AST) -> Iterator[ast.AST]:
 
 @functools.cache
 def files() -> tuple[Path, ...]:
-    """Every file that is tracked or would be, if added."""
+    """Every file that is tracked, or would be if added."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     try:
         listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, text=True)
-    except (OSError, subprocess.CalledProcessError):  # a copy without its history
+    except (OSError, subprocess.CalledProcessError):  # a copy without git history
         return tuple(sorted(_walk(ROOT)))
     found = {ROOT / name for name in listed.stdout.split("\0") if name}
     return tuple(sorted(file for file in found if file.is_file()))
@@ -109,7 +109,7 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 @functools.cache
 def modules() -> tuple[Module, ...]:
-    """Every Python file of ours; generated stubs left out."""
+    """Every Python file of this repository except generated stubs."""
     sources = [file for file in files() if file.suffix == ".py" and STUB_MARK not in file.name]
     return tuple(
         Module(_dotted(file), file, file.read_text(encoding="utf-8"))
@@ -124,16 +124,16 @@ def _dotted(file: Path) -> str:
 
 
 def documents() -> list[Path]:
-    """Every page in Markdown."""
+    """Every Markdown page."""
     return [file for file in files() if file.suffix == ".md"]
 
 
 def fenced(page: Path, *languages: str) -> list[str]:
-    """What stands between fences of these languages, "" for fences that name none."""
+    """The contents of fences with these languages, "" for fences that name none."""
     found = FENCE.findall(page.read_text(encoding="utf-8"))
     return [body for language, body in found if language in languages]
 
 
 def prose(page: Path) -> str:
-    """The page without what stands between fences."""
+    """The page without its fenced blocks."""
     return FENCE.sub("", page.read_text(encoding="utf-8"))

@@ -1,6 +1,6 @@
-"""The tables of docs/results.md and of the README's speeds, from the records of benchmarks.
+"""Generates the tables of docs/results.md and the README's speeds from benchmark records.
 
-`python -m tests.contract.results_pages` rewrites them; a test holds them fresh.
+`python -m tests.contract.results_pages` rewrites them; a test checks that they are fresh.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.contract.written_page import WrittenPage
 
 FOLDER = "../benchmarks/results"
 CODE = ("completion", "editing", "agent")  # workloads without instructions
-# What a newcomer compares; the rest is on the page of results.
+# The methods that the README compares; the page of results has the others.
 FIRST = (
     "speculative", "prompt_lookup", "ouroboros cold", "ouroboros warm", "opt_tree", "cascade",
     "fused cold", "fused warm",
@@ -54,7 +54,7 @@ def matrix(record: str, profile: str) -> Paragraphs:
 
 
 def readme_cpu() -> list[str]:
-    """The main methods at 300M."""
+    """The README's methods at 300M."""
     speeds = Speeds.measured("zen5", "300M")
     means = [mean("mean", speeds, [SAMPLED]), mean("greedy: mean", speeds, [GREEDY])]
     columns = [*by_workload(speeds, SAMPLED), *means]
@@ -62,19 +62,19 @@ def readme_cpu() -> list[str]:
 
 
 def gpu(*notes: str) -> Paragraphs:
-    """On an H100."""
+    """Speeds on an H100."""
     columns = by_workload(Speeds.measured("cuda", "13B"), SAMPLED, CODE)
     return lambda: [speed_table(columns), *notes]
 
 
 def colder() -> list[str]:
-    """At temperature 0.7."""
+    """Speeds at temperature 0.7."""
     columns = by_workload(Speeds.measured("zen5-t07", "300M"), 0.7, CODE)
     return [speed_table(columns), provenance("zen5-t07", FOLDER)]
 
 
 def larger() -> list[str]:
-    """Small and larger draft model side by side."""
+    """The small and the larger draft model side by side."""
     small = Speeds.measured("zen5", "300M", prompts_of="zen5-large")
     large = Speeds.measured("zen5-large", "300M-large")
     columns = [
@@ -89,7 +89,7 @@ def larger() -> list[str]:
 
 
 def dear_drafts() -> list[str]:
-    """Draft forwards as cheap as they are, and dearer ones."""
+    """Speeds with draft forward passes at their measured cost, and at a higher one."""
     cheap, dear = (Speeds.in_virtual_time(f"simulated-{name}", "300M") for name in ("t07", "tenth"))
     columns = [
         *by_workload(cheap, 0.7, CODE),
@@ -100,14 +100,14 @@ def dear_drafts() -> list[str]:
 
 
 def in_a_row() -> list[str]:
-    """Two draft models, a dear one and a cheap one."""
+    """Two draft models in a cascade, an expensive one and a cheap one."""
     speeds = Speeds.in_virtual_time("simulated-row", "300M-large")
     columns = [*by_workload(speeds, SAMPLED), mean("mean", speeds, [SAMPLED])]
     return [speed_table(columns), "`simulated-row.json`."]
 
 
 def processors() -> list[str]:
-    """Today's models at the costs of several machines, and what makes these differ."""
+    """The current models at the costs of several machines, and the cost that differs."""
     rows = ", ".join(
         f"{cost_of_rows(record, '300M', rows=16):.2f} ({machine})"
         for machine, record in MACHINES.items()
@@ -123,7 +123,7 @@ def processors() -> list[str]:
 
 
 def structured() -> list[str]:
-    """Held to a schema."""
+    """Speeds with a JSON schema."""
     columns = [
         Column(f"{profile}, {sampling(temperature)}", speeds, (("json", temperature),))
         for profile in ("300M", "bundled")

@@ -1,4 +1,4 @@
-"""The protos as buf reads them: its standard rules hold, but for those `buf.yaml` excepts."""
+"""buf's standard rules hold for the protos, except for those that `buf.yaml` excepts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.contract.test_protos import SOURCES
 
 
 def buf(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs the one that came with the tests, which needs no network for sources of our own."""
+    """Runs the buf installed with the tests, which needs no network for local sources."""
     path = os.pathsep.join((sysconfig.get_path("scripts"), os.environ.get("PATH", "")))
     program = shutil.which("buf", path=path)
     if program is None:
@@ -28,5 +28,5 @@ def test_buf_finds_nothing() -> None:
 
 
 def test_buf_looks_at_all_of_them() -> None:
-    """A clean answer about no files would be clean for ever."""
+    """Otherwise a check of no files would always succeed."""
     assert sorted(buf("ls-files").stdout.split()) == SOURCES

@@ -1,4 +1,4 @@
-"""constraints.txt: whoever installs by it gets the versions that are tested, and all of them."""
+"""constraints.txt pins one version of everything that an installation needs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tests.contract.repository import ROOT
 
 OURS = "draftloop"
 EXTRAS = ("", "orchestrator", "drafter", "verifier", "tracing", "models", "bench", "test", "dev")
-DIFFERS = "torch"  # what it needs of CUDA depends on its build
+DIFFERS = "torch"  # its CUDA requirements depend on the build
 
 
 def pinned() -> set[str]:
-    """The distributions of which constraints.txt gives one version."""
+    """The distributions for which constraints.txt pins one version."""
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = [Requirement(line) for line in lines if line and not line.startswith("#")]
     assert all([each.operator for each in pin.specifier] == ["=="] for pin in pins)
@@ -24,17 +24,17 @@ def pinned() -> set[str]:
 
 
 def needed(distribution: str, extra: str) -> list[Requirement]:
-    """What the distribution with this extra needs here, by its metadata; "" is the base."""
+    """The requirements of a distribution with this extra, by its metadata; "" is no extra."""
     try:
         found = [Requirement(text) for text in requires(distribution) or ()]
-    except PackageNotFoundError:  # for another extra, which is not installed here
+    except PackageNotFoundError:  # needed by another extra that is not installed here
         return []
     return [each for each in found if each.marker is None or each.marker.evaluate({"extra": extra})]
 
 
 @pytest.mark.parametrize("extra", EXTRAS)
 def test_all_that_an_extra_installs_is_pinned(extra: str) -> None:
-    """`llguidance` once was not: two images of one tag could hold answers to different forms."""
+    """`llguidance` was not: two images of the same tag could follow grammars differently."""
     waiting = [(OURS, extra)]
     seen: set[tuple[str, str]] = set()
     while waiting:

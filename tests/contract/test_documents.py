@@ -1,4 +1,4 @@
-"""Documents against the code: commands exist, links lead somewhere, tables are fresh."""
+"""Documents agree with the code: commands exist, links work, generated tables are fresh."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ every_document = pytest.mark.parametrize(
 
 @functools.cache
 def commands() -> tuple[tuple[str, ...], ...]:
-    """Every command that the documents name, in fences or inline, as words."""
+    """Every command in the documents, in fences or inline, split into words."""
     lines: list[str] = []
     for page in documents():
         for body in fenced(page, *SHELL):
@@ -45,7 +45,7 @@ def commands() -> tuple[tuple[str, ...], ...]:
 
 
 def words(line: str) -> tuple[str, ...]:
-    """The line as a shell splits it, without prompt and comment; empty where it is no command."""
+    """The words of a shell line without prompt and comment; empty if it cannot be parsed."""
     try:
         return tuple(shlex.split(line.strip().removeprefix("$ "), comments=True))
     except ValueError:
@@ -73,7 +73,7 @@ def test_modules_exist() -> None:
 
 
 def help_text(*arguments: str) -> str:
-    """What `draftloop … --help` prints, wide and without colours."""
+    """The output of `draftloop … --help`, wide and without colours."""
     wide = {"COLUMNS": "300", "TERM": "dumb", "NO_COLOR": "1"}
     run = CliRunner().invoke(app, [*arguments, "--help"], env=wide, terminal_width=300)
     assert run.exit_code == 0, f"{arguments}: {run.output}"
@@ -98,7 +98,7 @@ def test_command_line_exists() -> None:
 
 
 def known_flags(arguments: tuple[str, ...]) -> set[str]:
-    """Flags of a subcommand. Those of a role come from its settings: its help loads torch."""
+    """The flags of a subcommand; those of a role from its settings, as its help loads torch."""
     if arguments[0] != "serve":
         return set(re.findall(r"--[a-z][\w-]*", help_text(*arguments)))
     if arguments in (("serve",), ("serve", "ROLE")):
@@ -118,7 +118,7 @@ def test_what_others_flags_have_become_exists() -> None:
 
 
 def test_named_calls_exist() -> None:
-    """`draftloop.v1.Generation/Generate` and the like are in the protos."""
+    """`draftloop.v1.Generation/Generate` and similar names in the README are in the protos."""
     pool = descriptor_pool.Default()
     for file in (ROOT / "protos").glob("*.proto"):
         importlib.import_module(f"protos.{file.stem}_pb2")
@@ -141,7 +141,7 @@ def test_python_examples_import_what_exists(page: Path) -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """Anchors of the headings, as the usual forges make them."""
+    """The anchors of the headings, as common forges generate them."""
     headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -180,7 +180,7 @@ def test_what_needs_no_key_is_named() -> None:
     ids=lambda page: page.path.name,
 )
 def test_written_pages_are_fresh(page: WrittenPage) -> None:
-    """`make docs` renews them."""
+    """`make docs` rewrites them."""
     assert page.text == page.fresh
 
 

@@ -1,4 +1,4 @@
-"""Who may import what: the arrows between packages, and where the heavy libraries stay out."""
+"""Import rules: which package may import which, and where heavy libraries must not be."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HEAVY_FOLDERS = ("draftloop/runtime", "drafter_service", "verifier_service", *TO
 GRPC = {"grpc", "google", "grpc_health", "grpc_reflection", "protos"}
 STUB_FILES = {"servicer.py", "clients.py"}
 STUB_FOLDERS = ("draftloop/rpc", "tests", "benchmarks")
-# Of the runtime, what compiled loops need wherever they run; for the rest there must be a model.
+# The modules of the runtime that compiled loops need everywhere; the others need a model.
 LOOPS = {"draftloop.runtime.calibrating", "draftloop.runtime.compiling"}
 LIGHT = {"draftloop", "prometheus_client", "pydantic", "pydantic_settings", "structlog"}
 STANDARD = set(sys.stdlib_module_names)
@@ -31,7 +31,7 @@ TRACES = "draftloop/rpc/otlp.py"
 def breaches(
     forbidden: Callable[[Module], set[str]], within: Callable[[Module], bool]
 ) -> list[str]:
-    """`module: package` for every import of a forbidden package in the modules meant."""
+    """`module: package` for every import of a forbidden package in the selected modules."""
     return [
         f"{module.path}: {package}"
         for module in modules()
@@ -53,7 +53,7 @@ def test_services_and_libraries_keep_apart() -> None:
 
 
 def test_a_verifier_holds_no_phrases() -> None:
-    """Nor any way to Redis, at whatever distance: `phrase_store` has the only one."""
+    """A verifier has no way to Redis, not even indirectly: only `phrase_store` has one."""
     assert not breaches(lambda _: {"phrase_store"}, lambda m: m.under("verifier_service"))
 
 
@@ -109,7 +109,7 @@ def test_grammars_need_the_library_that_reads_them() -> None:
 
 
 def test_the_client_sees_no_wire() -> None:
-    """Its calls are made in draftloop/rpc; beside them it needs the retries alone."""
+    """Calls are made in draftloop/rpc; otherwise the client needs only the retry library."""
 
     def foreign(module: Module) -> set[str]:
         return module.packages - STANDARD - {"draftloop", "tenacity"}
@@ -118,7 +118,7 @@ def test_the_client_sees_no_wire() -> None:
 
 
 def test_the_client_runs_on_a_plain_installation() -> None:
-    """Importing it imports no distribution but those that `draftloop` without extras asks for."""
+    """The client imports only distributions that `draftloop` without extras requires."""
     code = "import sys, draftloop.client; sys.stdout.write(' '.join(sys.modules))"
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
@@ -128,9 +128,9 @@ def test_the_client_runs_on_a_plain_installation() -> None:
 
 
 def edges() -> dict[str, set[str]]:
-    """For every module the modules of ours that it imports when it runs.
+    """For every module, the modules of this repository that it imports when it runs.
 
-    `from package import submodule` counts as an import of the submodule alone: a package's
+    `from package import submodule` counts as an import of the submodule only: a package's
     `__init__` may gather submodules that import each other.
     """
     names = {module.name for module in modules()}
@@ -144,7 +144,7 @@ def edges() -> dict[str, set[str]]:
 
 
 def cycle(graph: dict[str, set[str]]) -> list[str]:
-    """Modules that import one another in a ring; empty where there are none."""
+    """Modules that import one another in a cycle; empty if there is none."""
     finished: set[str] = set()
 
     def visit(name: str, trail: tuple[str, ...]) -> list[str]:
@@ -166,7 +166,7 @@ def test_no_import_cycles() -> None:
 
 
 def test_arrows_point_down() -> None:
-    """Nobody imports what starts a role, and only that imports what answers its calls."""
+    """Nothing imports what starts a role, and only that imports the role's servicer."""
     drawn = edges()
     graph = {module.name: drawn[module.name] for module in modules() if is_product(module)}
     assert not [name for name, targets in graph.items() if any("__main__" in t for t in targets)]
@@ -191,7 +191,7 @@ def project_file() -> dict[str, Any]:
 
 
 def declared(*extras: str) -> set[str]:
-    """Names of the distributions that an installation with these extras asks for itself."""
+    """The distributions that an installation with these extras requires directly."""
     table = project_file()["project"]
     texts = list(table["dependencies"])
     for extra in extras:
@@ -204,7 +204,7 @@ def declared(*extras: str) -> set[str]:
 
 
 def extras_of(module: Module) -> tuple[str, ...]:
-    """Extras with which this module must be importable."""
+    """The extras with which this module must be importable."""
     if module.path == TRACES:
         return ("tracing",)
     if module.under("draftloop/runtime"):
@@ -225,7 +225,7 @@ def test_every_import_is_declared_for_its_role() -> None:
     providers = packages_distributions()
     undeclared = []
     for module in modules():
-        # what pytest brings, and torch for CUDA alone
+        # packaging comes with pytest, triton only with torch for CUDA
         available = declared(*extras_of(module)) | {"packaging", "triton"}
         for name in module.packages - STANDARD - set(PACKAGES):
             candidates = {canonicalize_name(provider) for provider in providers.get(name, [name])}
@@ -260,7 +260,7 @@ def test_the_orchestrator_never_imports_torch() -> None:
 
 @pytest.mark.parametrize("package", SERVICES)
 def test_help_is_instant(package: str) -> None:
-    """Settings are read before anything heavy is imported."""
+    """Settings are parsed before anything heavy is imported."""
     code = (
         f"import runpy, sys\nsys.argv = [{package!r}, '--help']\n"
         f"try: runpy.run_module({package!r}, run_name='__main__')\n"
@@ -274,6 +274,6 @@ def test_help_is_instant(package: str) -> None:
 
 @pytest.mark.parametrize("role", SERVICES)
 def test_grpc_is_told_how_to_wait_before_it_is_imported(role: str) -> None:
-    """Its core reads GRPC_EXPERIMENTS when it is imported: `draftloop.rpc.role` comes before."""
+    """gRPC reads GRPC_EXPERIMENTS when it is imported, so `draftloop.rpc.role` must come before."""
     code = f"import sys, {role}.__main__; sys.exit('grpc' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

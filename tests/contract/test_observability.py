@@ -1,4 +1,4 @@
-"""What watches a deployment: documented metrics, and dashboards and alerts that name real ones."""
+"""Metrics are documented, and dashboards and alerts name metrics that exist."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def rules() -> list[dict[str, Any]]:
 
 
 def queries() -> Iterator[tuple[str, str]]:
-    """Every query that people or alarms rely on, with where it stands."""
+    """Every query of alerts and dashboards, with its title."""
     for rule in rules():
         yield rule["alert"], rule["expr"]
     for dashboard in DASHBOARDS:
@@ -102,8 +102,8 @@ def promtool(*arguments: str, given: str = "") -> None:
 
 @needs_promtool
 def test_the_metrics_follow_the_conventions() -> None:
-    """Names, units and types, as Prometheus' own linter sees them."""
-    metrics_page.every_metric()  # imports all modules that declare some
+    """Names, units and types, by Prometheus' own linter."""
+    metrics_page.every_metric()  # imports all modules that declare metrics
     promtool("check", "metrics", given=generate_latest(REGISTRY).decode())
 
 
@@ -113,7 +113,7 @@ def test_the_scrape_configuration_is_valid() -> None:
 
 
 def test_every_alert_fires_in_some_case() -> None:
-    """A rule that no case makes fire may be one that nothing does."""
+    """A rule that fires in no test case might never fire."""
     cases = yaml.safe_load((RULES / "alerts.test.yml").read_text(encoding="utf-8"))["tests"]
     fired = {
         check["alertname"]
@@ -132,7 +132,7 @@ def test_the_alerts_are_valid_and_fire_when_they_should() -> None:
 
 @needs_promtool
 def test_more_tokens_are_not_shown_to_cost_less(tmp_path: Path) -> None:
-    """Long contexts are measured with few numbers of tokens, and would lie above the line."""
+    """Long contexts are measured with few token counts and would lie above the line."""
     (panel,) = (each for each in panels(DASHBOARDS[0]) if each["title"] == "Cost of a forward")
     (target,) = panel["targets"]
     costs = {(CONTEXT, 8): "0.125", (CONTEXT, 16): "0.1875", (max(LONG_CONTEXTS), 8): "0.25"}
@@ -163,7 +163,7 @@ def test_more_tokens_are_not_shown_to_cost_less(tmp_path: Path) -> None:
 
 @needs_promtool
 def test_the_dashboards_queries_are_valid(tmp_path: Path) -> None:
-    """As rules, since promtool parses no loose queries."""
+    """The queries are checked as rules, as promtool does not parse single queries."""
     expressions = [query.replace("$__rate_interval", "1m") for _, query in queries()]
     rules = [{"record": f"draftloop:{i}", "expr": text} for i, text in enumerate(expressions)]
     file = tmp_path / "queries.yml"

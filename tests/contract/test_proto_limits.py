@@ -1,5 +1,6 @@
-"""Limits that the protos' comments state are those that are held: who reads nothing else relies on
-them.
+"""The limits stated in the protos' comments are those of the code.
+
+Clients may read nothing else.
 """
 
 from __future__ import annotations

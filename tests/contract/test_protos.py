@@ -1,4 +1,4 @@
-"""The protos: stubs fresh, everything documented, names that say their unit."""
+"""The protos: stubs are fresh, everything is documented, names of times have units."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NUMBERS = {
     for name, kind in FieldDescriptorProto.Type.items()
     if re.search("INT|FIXED|FLOAT|DOUBLE", name)
 }
-# Numbers of the fields of FileDescriptorProto and its parts, as paths in the source info use them.
+# Field numbers of FileDescriptorProto and its parts, as paths in the source info use them.
 FILE_MESSAGES, FILE_ENUMS, FILE_SERVICES = 4, 5, 6
 MESSAGE_FIELDS, MESSAGE_MESSAGES, MESSAGE_ENUMS, MESSAGE_ONEOFS = 2, 3, 4, 8
 ENUM_VALUES, SERVICE_METHODS = 2, 2
@@ -39,7 +39,7 @@ Named = tuple[str, Location]
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FileDescriptorProto]:
-    """The sources as the installed compiler sees them, comments included."""
+    """The sources as the installed compiler reads them, with comments."""
     output = tmp_path_factory.mktemp("protos") / "set.bin"
     command = [sys.executable, "-m", "grpc_tools.protoc", "-I.", "--include_source_info"]
     command += [f"--descriptor_set_out={output}", *SOURCES]
@@ -54,7 +54,7 @@ def stub_name(source: str) -> str:
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_stubs_are_fresh(compiled: dict[str, FileDescriptorProto], source: str) -> None:
-    """Compares descriptors, so that any generator's version will do. `make protos` renews them."""
+    """Compares descriptors, so any version of the generator will do. `make protos` renews them."""
     embedded = FileDescriptorProto()
     importlib.import_module(stub_name(source)).DESCRIPTOR.CopyToProto(embedded)
     expected = FileDescriptorProto()
@@ -62,7 +62,7 @@ def test_stubs_are_fresh(compiled: dict[str, FileDescriptorProto], source: str) 
     expected.ClearField("source_code_info")
     for message in [*messages(embedded), *messages(expected)]:
         for field in message.field:
-            field.ClearField("json_name")  # the compiler fills it in, stubs may leave it out
+            field.ClearField("json_name")  # the compiler fills it in; stubs may leave it out
     assert embedded == expected
 
 
@@ -95,7 +95,7 @@ def method_paths(file: FileDescriptorProto) -> list[str]:
 
 
 def messages(file: FileDescriptorProto) -> Iterator[DescriptorProto]:
-    """Every message, nested ones included."""
+    """Every message, including nested ones."""
     waiting = list(file.message_type)
     while waiting:
         message = waiting.pop()
@@ -125,7 +125,7 @@ def named_in_message(message: DescriptorProto, at: Location) -> Iterator[Named]:
     if message.options.map_entry:
         return
     yield message.name, at
-    # An `optional` field has a oneof of its own that the compiler made up.
+    # An `optional` field has a oneof that the compiler generated.
     made_up = {field.oneof_index for field in message.field if field.proto3_optional}
     for index, field in enumerate(message.field):
         yield f"{message.name}.{field.name}", (*at, MESSAGE_FIELDS, index)

@@ -1,4 +1,4 @@
-"""What people read of sources, strategies and a draft's end: all of them, by one name each."""
+"""Sources, strategies and draft ends: each has one name, the same in all places."""
 
 from __future__ import annotations
 

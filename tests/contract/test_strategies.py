@@ -1,4 +1,4 @@
-"""The lists of strategies say the same, whoever keeps them."""
+"""The lists of strategies in orchestrator and drafter agree."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_none_stands_twice() -> None:
 
 
 def test_an_unknown_one_is_no_prompt_lookup() -> None:
-    """A name that was added to the list alone drafted as prompt lookup did."""
+    """A name that was only added to the list used to draft as prompt lookup does."""
     request: Any = SimpleNamespace(strategy="forgotten")
     deployment: Any = Deployment.__new__(Deployment)
     with pytest.raises(AssertionError, match="forgotten"):

@@ -1,4 +1,4 @@
-"""Rules of form that no linter holds."""
+"""Rules of form that no linter checks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.contract.repository import ROOT, Module, files, modules
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 MAX_MODELS_BYTES = 60_000_000
-# Home folders, as they slip in from somebody's machine.
+# Home folders, as they slip in from a developer's machine.
 PERSONAL_PATH = re.compile(r"(?<![\w.])(?:/(?:home|Users)/[\w.-]+/|/root/\w|[A-Z]:\\Users\\)")
 QUOTED_SOURCES = ("models/held_out_prompts.jsonl", "models/verifier/", "models/drafter")
 
@@ -80,5 +80,5 @@ def test_no_paths_of_somebodys_machine() -> None:
 
 
 def test_no_example_is_held_to_a_clock() -> None:
-    """A busy machine would fail a test whose code is right."""
+    """A busy machine would fail a test of correct code."""
     assert settings.default is not None and settings.default.deadline is None

@@ -1,4 +1,4 @@
-"""Figures that stand in sentences, against their records: no command writes these."""
+"""Figures in the documents' sentences agree with the records; no command generates them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ DRAFTING = ("speculative", "ouroboros warm", "opt_tree", "cascade", "fused warm"
 
 
 def told(page: Path, pattern: str) -> list[str]:
-    """What the one sentence of the page that has this form says."""
+    """The groups of the only match of the pattern on the page."""
     text = " ".join(prose(page).split())
     (found,) = re.finditer(pattern, text)
     return list(found.groups())
 
 
 def rows(record: str, profile: str, temperature: float) -> Iterator[dict[str, Any]]:
-    """A record's rows of one profile and temperature."""
+    """The rows of a record with this profile and temperature."""
     for row in read_record(record)["rows"]:
         if (row["profile"], row["temperature"]) == (profile, temperature):
             yield row
@@ -88,7 +88,7 @@ def test_times_of_the_larger_draft_model_on_its_card() -> None:
 
 
 def test_reasons_that_a_healthy_deployment_has_are_named() -> None:
-    """Those that no alert counts are on the page that says what to expect of the metric."""
+    """Reasons that no alert counts are on the page that explains the metric."""
     alerts = (ROOT / "deploy" / "prometheus" / "alerts.yml").read_text()
     (reasons,) = re.findall(r'draftloop_fallback_rounds_total\{reason!~"([^"]+)"', alerts)
     page = (DOCS / "operations.md").read_text()

@@ -1,4 +1,4 @@
-"""Pages of the docs with parts that come from the code, or from records."""
+"""Pages of the docs with parts that are generated from code or records."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from tests.contract.repository import ROOT
 
 @dataclass(frozen=True)
 class WrittenPage:
-    """Each of `parts` stands between two marks that name its subject; the rest is by hand."""
+    """A page in which each of `parts` stands between two marks; the rest is written by hand."""
 
     path: Path
     parts: Mapping[str, Callable[[], list[str]]]
 
     @property
     def text(self) -> str:
-        """As it lies there."""
+        """The page as it is on disk."""
         return self.path.read_text(encoding="utf-8")
 
     @property
     def fresh(self) -> str:
-        """With all parts as they are now. Raises ValueError where a mark is missing."""
+        """The page with all parts generated anew. Raises ValueError if a mark is missing."""
         text = self.text
         for subject, paragraphs in self.parts.items():
             begin, end = f"<!-- {subject}: written by `make docs` -->\n", f"<!-- /{subject} -->"
@@ -36,6 +36,6 @@ class WrittenPage:
         return text
 
     def write(self) -> None:
-        """Renews the parts."""
+        """Writes the fresh page."""
         self.path.write_text(self.fresh, encoding="utf-8")
         sys.stdout.write(f"wrote {self.path.relative_to(ROOT)}\n")

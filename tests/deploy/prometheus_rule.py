@@ -1,6 +1,6 @@
 """The alerts of `deploy/prometheus` as a resource of the Prometheus operator.
 
-`python -m tests.deploy.prometheus_rule` rewrites the manifest; a test holds it fresh.
+`python -m tests.deploy.prometheus_rule` rewrites the manifest; a test checks that it is fresh.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HEAD = """\
 
 
 def manifest() -> str:
-    """The whole file, from the rules as they are."""
+    """The whole manifest, from the current rules."""
     resource = {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PrometheusRule",

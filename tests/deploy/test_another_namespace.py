@@ -1,4 +1,4 @@
-"""A deployment beside another: docs/operations.md brings up a new target model in this way."""
+"""A second deployment in its own namespace, as docs/operations.md sets up a new target model."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from tests.support.documented import documented_commands
 from tests.support.manifests import ROLES, Manifests, rendered, required
 
 NEXT = "draftloop-next"
-# Of the old deployment, which is busy, and of the new one: a fifth of it.
+# The load of the old deployment, and of the new one, which is a fifth.
 LOADS = {"draftloop": 25, NEXT: 5}
 SLOTS = 10
 
 
 @pytest.fixture(scope="module")
 def beside() -> Manifests:
-    """What the page's copy of a kustomization builds."""
+    """The manifests that the page's kustomization builds."""
     blocks = fenced(ROOT / "docs" / "operations.md", "yaml")
     (text,) = (block for block in blocks if f"namespace: {NEXT}" in block)
     return rendered(text)
 
 
 def queries(manifests: Manifests) -> dict[str, str]:
-    """What KEDA asks Prometheus, by role."""
+    """KEDA's queries to Prometheus, by role."""
     return {
         scaled["metadata"]["name"]: scaled["spec"]["triggers"][0]["metadata"]["query"]
         for scaled in manifests.of_kind("ScaledObject")
@@ -71,7 +71,7 @@ def test_keda_asks_for_its_own_namespace_alone(beside: Manifests, tmp_path: Path
 
 
 def series(namespace: str) -> list[dict[str, Any]]:
-    """As many run as wait, of every role, in two pods."""
+    """Series of two pods per role, with as many running as waiting."""
     load = LOADS[namespace]
     values = {
         f"draftloop_num_{what}_{state}": (load // 2, load - load // 2)

@@ -1,4 +1,4 @@
-"""deploy/compose.gpu.yml over docker-compose.yml, as the files have it, without an engine."""
+"""deploy/compose.gpu.yml merged with docker-compose.yml, checked as files without an engine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.contract.repository import ROOT
 
 
 def services(name: str) -> dict[str, dict[str, Any]]:
-    """A Compose file's services by name."""
+    """The services of a Compose file, by name."""
     text = (ROOT / name).read_text(encoding="utf-8")
     found: dict[str, dict[str, Any]] = yaml.safe_load(text)["services"]
     return found
@@ -20,7 +20,7 @@ CPU, GPU = services("docker-compose.yml"), services("deploy/compose.gpu.yml")
 
 
 def test_what_is_built_for_gpus_is_no_image_for_cpus() -> None:
-    """`up` builds no image that is there: of the same name, it would be that for CPUs."""
+    """`up` does not rebuild an existing image: with the same name it would run the CPU image."""
     built = {name: service["image"] for name, service in GPU.items() if "build" in service}
     assert set(built) == {"weights", "verifier", "drafter"}
     assert not set(built.values()) & {service["image"] for service in CPU.values()}
@@ -29,7 +29,7 @@ def test_what_is_built_for_gpus_is_no_image_for_cpus() -> None:
 
 
 def test_weights_are_fetched_in_the_verifier_s_image() -> None:
-    """It is made for whichever service comes first, so both say alike how."""
+    """Compose builds the image for whichever service comes first, so both must build it alike."""
     of_cpu, of_gpu = CPU["verifier"]["build"], GPU["verifier"]["build"]
     assert GPU["weights"]["image"] == GPU["verifier"]["image"]
     assert GPU["weights"]["build"] == {**of_cpu, "args": {**of_cpu["args"], **of_gpu["args"]}}

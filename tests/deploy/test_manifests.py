@@ -1,4 +1,4 @@
-"""What the manifests say against what the code says: ports, settings, health, drains, safety."""
+"""The manifests agree with the code: ports, settings, health checks, drains, security."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.manifests import (
 
 SERVICES = {"orchestrator": "Generation", "drafter": "Drafter", "verifier": "Verifier"}
 STUBS = {"orchestrator": "generation", "drafter": "drafter", "verifier": "verifier"}
-# Between the end of the grace period and SIGKILL, for the end of the last requests and the exit.
+# Between the end of the grace period and SIGKILL, for the last requests and the exit.
 SPARE_S = 5
 
 every_overlay = pytest.mark.parametrize("overlay", OVERLAYS)
@@ -39,7 +39,7 @@ every_role = pytest.mark.parametrize("role", ROLES)
 
 
 def settings(manifests: Manifests, role: str, monkeypatch: pytest.MonkeyPatch) -> ServiceSettings:
-    """What the role reads in its pod. A variable that it does not know or cannot take is fatal."""
+    """The settings of the role in its pod. An unknown variable or an invalid value is fatal."""
     for name, value in manifests.environment(role).items():
         monkeypatch.setenv(name, value)
     kind = configuration_page.settings_of(configuration_page.ROLES[role])
@@ -51,7 +51,7 @@ def port_of(address: str) -> int:
 
 
 def full_name(role: str) -> str:
-    """The name of a role's gRPC service, as its proto has it."""
+    """The full name of a role's gRPC service, by its proto."""
     stubs = importlib.import_module(f"protos.{STUBS[role]}_pb2")
     name: str = stubs.DESCRIPTOR.services_by_name[SERVICES[role]].full_name
     return name
@@ -93,7 +93,7 @@ def test_services_lead_to_ports_that_are_there() -> None:
 
 
 def calls(manifests: Manifests) -> Iterator[tuple[str, str, int]]:
-    """Caller, service and port of every address among the settings."""
+    """Caller, service and port of every address in the settings."""
     for role in ROLES:
         for name, value in manifests.environment(role).items():
             if "://" in value and not name.endswith("LISTEN"):
@@ -116,7 +116,7 @@ def test_addresses_are_those_of_services(overlay: str) -> None:
     for _, host, port in found:
         service = manifests.one("Service", host)["spec"]
         assert port in [each["port"] for each in service["ports"]]
-        # A name of many replicas must give all of their addresses, not one that stands for them.
+        # A name of several replicas must resolve to all of their addresses, not to a virtual one.
         assert (service.get("clusterIP") == "None") == (host in ROLES)
 
 
@@ -134,7 +134,7 @@ def test_probes_ask_for_the_services_by_their_names(role: str) -> None:
     alive = {"port": port}
     assert container["readinessProbe"]["grpc"] == ready
     assert container["livenessProbe"]["grpc"] == alive
-    # The orchestrator is up before its verifiers are: waiting for them is no reason to restart it.
+    # The orchestrator starts before its verifiers; waiting for them is no reason to restart it.
     assert container["startupProbe"]["grpc"] == (alive if role == "orchestrator" else ready)
 
 
@@ -175,7 +175,7 @@ def test_selectors_find_their_own_pods_only(overlay: str) -> None:
 
 @every_overlay
 def test_pods_are_restricted(overlay: str) -> None:
-    """The Pod Security Standard that the namespace enforces, and a read-only root besides."""
+    """The Pod Security Standard that the namespace enforces, and a read-only root filesystem."""
     manifests = combined(overlay)
     labels = manifests.one("Namespace", "draftloop")["metadata"]["labels"]
     assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
@@ -192,7 +192,7 @@ def test_pods_are_restricted(overlay: str) -> None:
 
 @every_overlay
 def test_pods_get_nothing_from_the_cluster_that_they_do_not_need(overlay: str) -> None:
-    """No token; and no variables of Services, whose names could look like unknown settings."""
+    """No token, and no service variables, whose names could look like unknown settings."""
     manifests = combined(overlay)
     for name in manifests.workloads:
         pod = manifests.pod(name)
@@ -215,7 +215,10 @@ def test_resources_are_bounded(overlay: str) -> None:
 def test_an_orchestrators_memory_holds_all_phrases(
     overlay: str, context: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every index full, and as many requests as may be, prompt and prediction of a context each."""
+    """The memory limit suffices for full phrase indexes and the maximum of long requests.
+
+    Prompt and prediction of each may fill a context.
+    """
     manifests = combined(overlay)
     chosen = settings(manifests, "orchestrator", monkeypatch)
     assert isinstance(chosen, OrchestratorSettings)
@@ -243,7 +246,7 @@ def test_a_split_model_has_a_device_for_each_rank_and_memory_to_share() -> None:
     resources = manifests.container("verifier")["resources"]
     ranks = manifests.environment("verifier")["DRAFTLOOP_VERIFIER_TENSOR_PARALLEL_SIZE"]
     assert ranks == resources["limits"]["nvidia.com/gpu"] == resources["requests"]["nvidia.com/gpu"]
-    assert resources["limits"]["memory"]  # of the overlay, still there
+    assert resources["limits"]["memory"]  # the overlay's limit is kept
     mounts = {
         each["mountPath"]: each["name"] for each in manifests.container("verifier")["volumeMounts"]
     }
@@ -253,8 +256,10 @@ def test_a_split_model_has_a_device_for_each_rank_and_memory_to_share() -> None:
 
 
 def test_the_loader_writes_where_the_roles_read() -> None:
-    """As the user and the group that they have, from an image that is in the cluster anyway, in
-    the namespace that `kubectl -n` names."""
+    """The loader pod has the roles' user and group, an image in use anyway, and no namespace.
+
+    `kubectl -n` names the namespace.
+    """
     manifests, pod = combined("gpu"), loader()["spec"]
     assert "namespace" not in loader()["metadata"]
     verifier, (container,) = manifests.pod("verifier"), pod["containers"]
@@ -299,7 +304,7 @@ def test_images_have_the_version_of_the_code(overlay: str) -> None:
 
 @every_overlay
 def test_a_page_says_how_each_image_is_built(overlay: str) -> None:
-    """To the letter of its tag; those for GPUs with the compiler that padded steps need."""
+    """A page builds each image with exactly its tag; padded steps on GPUs need a compiler."""
     built = {
         command.words[command.words.index("-t") + 1]: command.text
         for command in documented_commands()
@@ -349,7 +354,7 @@ def test_the_route_leads_to_the_http_port_and_cuts_no_stream_off() -> None:
     )
     assert port["name"] == "http"
     assert rule["timeouts"] == {"request": "0s"}
-    # Of what needs no key nothing is published.
+    # Paths that need no key are not published.
     assert [match["path"]["value"] for match in rule["matches"]] == ["/v1"]
 
 
@@ -367,7 +372,7 @@ def test_autoscaled_workloads_have_no_number_of_their_own(overlay: str, componen
 
 @pytest.mark.parametrize("component", AUTOSCALING)
 def test_no_autoscaler_leaves_a_role_with_one_replica(component: str) -> None:
-    """Two of everything but Redis, or the end of one replica costs requests."""
+    """All but Redis have two replicas; otherwise losing a replica would lose requests."""
     for scaler in combined("gpu", component).of_kind("HorizontalPodAutoscaler", "ScaledObject"):
         least = {"minReplicas", "minReplicaCount"} & scaler["spec"].keys()
         assert [scaler["spec"][name] for name in least] == [2], scaler["metadata"]["name"]

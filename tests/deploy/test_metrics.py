@@ -1,4 +1,4 @@
-"""What autoscalers ask for, and what docs/operations.md explains, is measured by some role."""
+"""Autoscalers and docs/operations.md use metrics that a role exports."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ADAPTER = KUBERNETES / "components" / "autoscaling" / "prometheus-adapter.yaml"
 
 @functools.cache
 def measured() -> frozenset[str]:
-    """Names of all families, with the ending that a counter's samples have."""
+    """The names of all metrics, with `_total` for counters."""
     for module in modules():
         if module.file.name == "metrics.py" and module.package != "tests":
             importlib.import_module(module.name)
@@ -68,7 +68,7 @@ def test_keda_asks_for_what_is_measured_by_the_role_that_it_scales() -> None:
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_orchestrators_are_added_before_they_refuse(overlay: str) -> None:
-    """A target above the limit of one orchestrator would never be reached."""
+    """With a target above one orchestrator's limit, no replica would ever be added."""
     environment = combined(overlay).environment("orchestrator")
     assert "DRAFTLOOP_ORCHESTRATOR_MAX_REQUESTS" not in environment
     most = OrchestratorSettings.model_fields["max_requests"].default
@@ -94,7 +94,7 @@ def test_operations_explain_what_is_measured() -> None:
 
 
 def test_ends_of_requests_are_counted_from_the_start() -> None:
-    """An alert that divides by both kinds finds them before the first of either."""
+    """An alert that divides by both kinds then works before the first of either."""
     said = (
         "import orchestrator.metrics\n"
         "for family in (orchestrator.metrics.SUCCESSES, orchestrator.metrics.FAILURES):\n"
@@ -117,5 +117,5 @@ def test_ends_of_requests_are_counted_from_the_start() -> None:
 
 
 def test_alerts_are_those_of_prometheus() -> None:
-    """`python -m tests.deploy.prometheus_rule` renews them."""
+    """`python -m tests.deploy.prometheus_rule` rewrites them."""
     assert prometheus_rule.MANIFEST.read_text(encoding="utf-8") == prometheus_rule.manifest()

@@ -1,4 +1,4 @@
-"""TLS between the roles as Kubernetes and Compose set it up, and as pages have users make it."""
+"""TLS between the roles as Kubernetes, Compose and the documents set it up."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from tests.deploy.test_manifests import every_overlay, full_name, settings
 from tests.support.documented import documented_commands
 from tests.support.manifests import OTHER_COMPONENTS, ROLES, Manifests, combined
 
-FILES = {"ca": "ca.crt", "certificate": "tls.crt", "key": "tls.key"}  # as cert-manager has them
+FILES = {"ca": "ca.crt", "certificate": "tls.crt", "key": "tls.key"}  # cert-manager's names
 MODEL_ROLES = ("verifier", "drafter")
-# The image's own, in deploy/Dockerfile: it starts Python, beside an engine that is busy.
+# The timeout of the probe in deploy/Dockerfile: it starts Python beside a busy engine.
 PROBE_TIMEOUT_S = 15
 
 
 def with_tls(overlay: str) -> Manifests:
-    """With everything else as well: keys are mounted beside."""
+    """The overlay with mutual TLS and all other components, as keys are mounted too."""
     return combined(overlay, *OTHER_COMPONENTS)
 
 
 def files_read(role: str, read: Any) -> dict[str, Path | None]:
-    """Of the connections between the roles."""
+    """The files that the role uses for connections between roles."""
     if isinstance(read, OrchestratorSettings):
-        assert read.tls_certificate is None  # the public ports are somebody else's
+        assert read.tls_certificate is None  # TLS of the public ports is set up separately
         return {name: getattr(read, f"services_tls_{name}") for name in FILES}
     return {
         "ca": read.tls_client_ca,
@@ -52,7 +52,7 @@ def test_the_role_reads_the_files_of_its_secret(
     assert mount["readOnly"] and "subPath" not in mount
     folder = Path(mount["mountPath"])
     others = [Path(each["mountPath"]) for each in container["volumeMounts"] if each != mount]
-    # Nothing can be mounted within what is mounted without a right to write.
+    # Nothing can be mounted inside a read-only mount.
     assert not [other for other in others if folder.is_relative_to(other)]
     read = settings(manifests, role, monkeypatch)
     assert files_read(role, read) == {name: folder / file for name, file in FILES.items()}
@@ -70,7 +70,7 @@ def test_probes_speak_tls_and_have_time(overlay: str, role: str) -> None:
         assert "grpc" not in said, "one of them alone is valid"
         assert said["timeoutSeconds"] == PROBE_TIMEOUT_S > health.TIMEOUT_S
     probed = health.tls_from(with_tls(overlay).environment(role))
-    assert probed is not None and probed.server_name == role  # as for dns:///verifier:50053
+    assert probed is not None and probed.server_name == role  # the name in dns:///verifier:50053
     assert f"--timeout={PROBE_TIMEOUT_S}s" in (ROOT / "deploy" / "Dockerfile").read_text()
 
 

@@ -1,4 +1,4 @@
-"""The policies allow the calls that the roles make, and no other."""
+"""The network policies allow the calls that the roles make, and no others."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def manifests() -> Manifests:
 
 
 def rules(direction: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Workload and rule, for every rule of the policies of one direction."""
+    """Workload and rule for every rule of one direction."""
     for policy in manifests().of_kind("NetworkPolicy"):
         spec = policy["spec"]
         assert spec.get("ingress") is None or "Ingress" in spec["policyTypes"]
@@ -39,7 +39,7 @@ def rules(direction: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def peers(rule: dict[str, Any], direction: str) -> Iterator[tuple[dict[str, Any], int]]:
-    """Each peer with each port; a rule without either would allow everything."""
+    """Each peer with each port; a rule without one of them would allow everything."""
     sides = rule["from" if direction == "ingress" else "to"]
     assert sides and rule["ports"]
     for side in sides:
@@ -48,7 +48,7 @@ def peers(rule: dict[str, Any], direction: str) -> Iterator[tuple[dict[str, Any]
 
 
 def edges_between_roles(direction: str) -> set[Edge]:
-    """Caller, called and port."""
+    """Caller, callee and port of every allowed call between roles."""
     found = set()
     for name, rule in rules(direction):
         for side, port in peers(rule, direction):
@@ -61,7 +61,7 @@ def edges_between_roles(direction: str) -> set[Edge]:
 
 
 def from_outside() -> dict[tuple[str, int], list[dict[str, Any]]]:
-    """Peers that are no role, by workload and port."""
+    """Peers that are not roles, by workload and port."""
     found: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for name, rule in rules("ingress"):
         for side, port in peers(rule, "ingress"):
@@ -96,7 +96,7 @@ def test_clients_reach_the_doors_and_nothing_else() -> None:
 
 
 def scraped(manifests: Manifests) -> set[tuple[str, int]]:
-    """Workloads and ports that the monitors name."""
+    """The workloads and ports that the monitors name."""
     found = set()
     for monitor in manifests.of_kind("ServiceMonitor", "PodMonitor"):
         spec = monitor["spec"]
@@ -112,14 +112,14 @@ def allowed_to_prometheus() -> set[tuple[str, int]]:
 
 
 def test_prometheus_reaches_what_it_scrapes() -> None:
-    """The monitors' ports, by the policies' numbers."""
+    """The ports of the monitors, as numbers in the policies."""
     found = scraped(manifests())
     assert allowed_to_prometheus() == {*found, METRICS_BEHIND_TLS}
     assert {name for name, _ in found} == set(ROLES)
 
 
 def test_prometheus_reaches_the_metrics_of_an_orchestrator_with_tls() -> None:
-    """As a page says to set it up: what listens there is what is scraped, and may be."""
+    """With the page's patch, the port that listens is scraped, and the policies allow it."""
     (text,) = (block for block in fenced(PAGE, "yaml") if "METRICS_LISTEN" in block)
     patched = rendered(text)
     name, port = METRICS_BEHIND_TLS

@@ -1,4 +1,4 @@
-"""Every overlay builds with its components, and every field and kind in them exists."""
+"""Every overlay builds with its components, and all their kinds and fields exist."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.manifests import Manifests, combinations, combined, loader, r
 
 
 def every_document() -> list[dict[str, Any]]:
-    """Each different document of all combinations once, and the pod that fills the weights."""
+    """The distinct documents of all combinations, and the pod that loads the weights."""
     documents = {
         json.dumps(document, sort_keys=True): document
         for overlay, components in combinations()
@@ -53,7 +53,7 @@ def test_names_are_unique_within_a_combination() -> None:
     ],
 )
 def test_the_check_itself_notices(change: tuple[str, Any], expected: str) -> None:
-    """Guards the guard: a validator that lets everything pass looks just like good manifests."""
+    """Guards the check: a validator that accepts everything would pass good manifests too."""
     document: Any = copy.deepcopy(combined("cpu-demo").one("Deployment", "orchestrator"))
     path, value = change
     *folders, last = path.split(".")

@@ -1,4 +1,4 @@
-"""`make test-docker`: the images and docker-compose.yml on a real engine."""
+"""Fixtures of `make test-docker`: the images and docker-compose.yml on a real engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TIMEOUT_S = 3600  # the first test builds the images
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Building images takes minutes: only who asks for these tests gets them."""
+    """Skips these tests unless they are requested: building the images takes minutes."""
     chosen = those_below(Path(__file__).parent, items)
     reason = "needs Docker: run `make test-docker`"
     only_on_request(chosen, variable=WANTED, timeout_s=TIMEOUT_S, reason=reason)
@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def engine() -> Iterator[Engine]:
-    """An engine; without one everything here is skipped, with the reason."""
+    """A Docker engine; without one all tests here are skipped, with the reason."""
     try:
         found = Engine.find()
     except NoEngine as reason:
@@ -44,7 +44,7 @@ def images(engine: Engine) -> Engine:
 
 @pytest.fixture(scope="session")
 def project(images: Engine) -> Iterator[Project]:
-    """The stack of docker-compose.yml, up and healthy. Who breaks a part mends it."""
+    """The stack of docker-compose.yml, healthy. A test that breaks a part has to repair it."""
     project = Project(images)
     project.down()  # what an interrupted run left
     try:
@@ -56,13 +56,13 @@ def project(images: Engine) -> Iterator[Project]:
 
 @pytest.fixture(scope="session")
 def address(project: Project) -> str:
-    """Where the orchestrator's gRPC is published."""
+    """The published address of the orchestrator's gRPC port."""
     return f"127.0.0.1:{project.grpc_port}"
 
 
 @pytest.fixture(scope="session")
 def expected(address: str) -> list[int]:
-    """What plain decoding says while nothing happens."""
+    """The output of plain decoding without faults."""
     with Running(address, "autoregressive") as running:
         tokens = running.ended()
     assert len(tokens) == MAX_TOKENS

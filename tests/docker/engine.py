@@ -1,4 +1,4 @@
-"""A Docker engine to test with: the one that answers, or one that the workplace can start."""
+"""A Docker engine for the tests: the one that answers, or one started by a local tool."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from draftloop.config import REPOSITORY
 
-# Makes an engine and stand-ins for the base images on a machine that reaches no image registry.
+# Starts an engine and makes substitutes for the base images where no image registry is reachable.
 STARTER = Path(os.environ.get("LOCAL_DOCKER", REPOSITORY.parent / "shared/tools/local-docker"))
 BASE_IMAGES = ("python:3.11-slim", "redis:7")
 COMMAND_TIMEOUT_S = 600.0
@@ -21,14 +21,14 @@ BUILD_TIMEOUT_S = 2400.0
 
 
 class NoEngine(Exception):
-    """There is none, for this reason."""
+    """No engine is available, for this reason."""
 
 
 class Engine:
-    """`docker` and Compose with the environment that leads to one engine."""
+    """`docker` and Compose with the environment of one engine."""
 
     def __init__(self, environment: dict[str, str]) -> None:
-        """Raises NoEngine where there is no Compose."""
+        """Raises NoEngine if Compose is missing."""
         self._environment = {**os.environ, **environment}
         self.compose = _compose(self._environment)
         self._started: Path | None = None
@@ -56,7 +56,7 @@ class Engine:
         return engine
 
     def _make_base_images(self, starter: Path) -> None:
-        """Once: made anew they would differ, and every layer above them be built again."""
+        """Makes the base images once: new ones would differ and cause all layers to be rebuilt."""
         commands = [("docker", "image", "inspect", image) for image in BASE_IMAGES]
         if not all(_succeeds(command, self._environment) for command in commands):
             made = subprocess.run([starter, "images"], capture_output=True, text=True, check=False)
@@ -66,7 +66,7 @@ class Engine:
         self._forget_constraints(BASE_IMAGES[0])
 
     def _forget_constraints(self, image: str) -> None:
-        """Takes from the image's pip what this machine's is told of a file that only it has."""
+        """Removes from the image's pip.conf the `constraint` line, valid on this machine only."""
         asks = ("docker", "run", "--rm", image, "grep", "-q", "^constraint", "/etc/pip.conf")
         if _succeeds(asks, self._environment):
             subprocess.run(
@@ -86,7 +86,7 @@ class Engine:
         timeout_s: float = COMMAND_TIMEOUT_S,
         variables: Mapping[str, str] | None = None,
     ) -> str:
-        """What the command prints. Raises AssertionError with its words where it fails."""
+        """The command's standard output. Raises AssertionError with the output if it fails."""
         done = subprocess.run(
             command,
             env={**self._environment, **(variables or {})},
@@ -99,13 +99,13 @@ class Engine:
         return done.stdout
 
     def inspect(self, name: str) -> dict[str, Any]:
-        """What the engine knows of a container, an image or a network."""
+        """The engine's description of a container, an image or a network."""
         found: dict[str, Any] = json.loads(self.run("docker", "inspect", name))[0]
         return found
 
 
 def _compose(environment: dict[str, str]) -> tuple[str, ...]:
-    """How Compose is called here."""
+    """The command that runs Compose here."""
     for command in (("docker", "compose"), ("docker-compose",)):
         if shutil.which(command[0]) and _succeeds((*command, "version"), environment):
             return command

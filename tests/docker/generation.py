@@ -1,4 +1,4 @@
-"""Generations that a test can hurt half-way."""
+"""Generations in the background, during which a test can break something."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATIENCE_S = 300.0
 def parameters(
     strategy: str, seed: int = 7, max_draft_tokens: int | None = None
 ) -> pb.GenerationParameters:
-    """Long enough that something can happen before it ends."""
+    """A request that is long enough for something to happen before it ends."""
     return pb.GenerationParameters(
         text="class Stack:\n    def __init__(self):\n",
         max_tokens=MAX_TOKENS,
@@ -32,13 +32,13 @@ def parameters(
 class Running:
     """A generation whose tokens arrive in the background.
 
-    `max_draft_tokens` are drafted in every round, also where that does not pay.
+    `max_draft_tokens` are drafted in every round, even where that does not pay.
     """
 
     def __init__(
         self, address: str, strategy: str = "speculative", max_draft_tokens: int | None = None
     ) -> None:
-        """Without phrases unless told so: a text that they know is over before anybody dies."""
+        """The default strategy uses no phrases: with them a text could end before a test acts."""
         self.token_ids: list[int] = []
         self.summary = pb.GenerationSummary()
         self.error: grpc.RpcError | None = None
@@ -68,20 +68,20 @@ class Running:
             self.error = error
 
     def under_way(self) -> Self:
-        """Returns once tokens have come, most of them being still to come."""
+        """Returns once some tokens have come and most are still to come."""
         until(lambda: len(self.token_ids) > 8 or self.error, PATIENCE_S)
         assert self.error is None, self.error
         assert len(self.token_ids) < MAX_TOKENS * 3 // 4
         return self
 
     def ended(self) -> list[int]:
-        """All tokens. Fails where the stream ended in an error."""
+        """All tokens. Fails if the stream ended with an error."""
         self._thread.join(PATIENCE_S)
         assert self.error is None, self.error
         return self.token_ids
 
     def broken(self) -> grpc.StatusCode:
-        """The code of the error in which the stream ended."""
+        """The status code of the error that ended the stream."""
         self._thread.join(PATIENCE_S)
         assert self.error is not None, "it ended well"
         return self.error.code()

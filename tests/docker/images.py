@@ -1,4 +1,4 @@
-"""Building the images, with the torch of this environment where that is one for CPUs."""
+"""Builds the images, with this environment's torch if it is a CPU build."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.docker.engine import BUILD_TIMEOUT_S, Engine
 TAG = "test"
 TARGETS = ("orchestrator", "model", "drafter", "verifier")
 INDEX_FOLDER = REPOSITORY / ".cache" / "torch-index"
-# Always the same, for the address is part of what the engine's layer cache compares.
+# A fixed port, as the address is part of the key of the engine's layer cache.
 INDEX_PORT = 18731
 
 
 def build(engine: Engine) -> None:
-    """Builds every target with the tag that the tests use."""
+    """Builds every target with the tests' tag."""
     with torch_index() as index:
         for target in TARGETS:
             engine.run(
@@ -36,7 +36,7 @@ def build(engine: Engine) -> None:
 
 @contextlib.contextmanager
 def torch_index() -> Iterator[str]:
-    """Address of a package index with this environment's torch; empty where it has CUDA inside."""
+    """The address of a package index with this environment's torch; empty if it has CUDA."""
     wanted = version("torch")
     if "+cpu" not in wanted:
         yield ""
@@ -50,7 +50,7 @@ def torch_index() -> Iterator[str]:
 
 
 def _fetch(requirement: str, folder: Path) -> None:
-    """Downloads the wheel, once, from wherever pip gets its packages on this machine."""
+    """Downloads the wheel once, from pip's usual index on this machine."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
     done = subprocess.run(
         [*command, "-d", str(folder), requirement], capture_output=True, text=True, check=False

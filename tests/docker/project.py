@@ -1,4 +1,4 @@
-"""One Compose project of docker-compose.yml: start, look inside, hurt, stop."""
+"""A Compose project of docker-compose.yml: start, inspect, break, stop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SERVICES = ("redis", *ROLES)
 
 @dataclass
 class Project:
-    """The stack on free ports, in float32, where equal tokens are demanded of everything."""
+    """The stack on free ports, in float32, so that outputs can be compared token for token."""
 
     engine: Engine
     grpc_port: int = field(default_factory=quiet_port)
@@ -64,16 +64,19 @@ class Project:
         return f"{NAME}_{name}"
 
     def crash(self, container: str) -> None:
-        """SIGKILL to everything in the container but its init, as no `docker kill` does: after
-        that one the engine would hold that somebody wanted it, and not start it again."""
+        """Kills everything in the container but its init, with SIGKILL.
+
+        After a `docker kill` the engine would regard the stop as intended and not restart the
+        container.
+        """
         self.engine.run("docker", "exec", "-d", container, "sh", "-c", "kill -9 -1")
 
     def starts(self, container: str) -> int:
-        """How often the engine has started the container again."""
+        """How often the engine has restarted the container."""
         return int(self.engine.inspect(container)["RestartCount"])
 
     def wait_until_healthy(self, container: str, after_starts: int = 0) -> None:
-        """Waits for the container's own health check, `after_starts` restarts at the least."""
+        """Waits for at least `after_starts` restarts, and then for the container's health check."""
         deadline = time.monotonic() + HEALTHY_S
         while time.monotonic() < deadline:
             state = self.engine.inspect(container)
@@ -86,22 +89,22 @@ class Project:
         raise AssertionError(f"not healthy: {self.logs()}")
 
     def wait_until_known(self, role: str, replicas: int) -> None:
-        """Waits until the orchestrator has so many replicas of the role that do not rest."""
+        """Waits until the orchestrator has this number of ready replicas of the role."""
         line = f'draftloop_replicas{{role="{role}",state="ready"}} {replicas:.1f}'
         url = f"http://127.0.0.1:{self.http_port}/metrics"
         until(lambda: line in httpx.get(url).text.splitlines(), HEALTHY_S)
 
     def logs(self, service: str = "") -> str:
-        """The end of what the service's containers said, or those of all services."""
+        """The last log lines of the service's containers, or of all services."""
         return self.compose("logs", "--no-color", "--tail", "50", *([service] if service else []))
 
     def disconnect(self, container: str, networks: Sequence[str]) -> None:
-        """Takes the container off these networks."""
+        """Disconnects the container from these networks."""
         for network in networks:
             self.engine.run("docker", "network", "disconnect", self.network(network), container)
 
     def connect(self, container: str, service: str, networks: Sequence[str]) -> None:
-        """Puts it back under its service's name."""
+        """Reconnects the container under the name of its service."""
         for network in networks:
             name = self.network(network)
             self.engine.run("docker", "network", "connect", "--alias", service, name, container)

@@ -1,4 +1,4 @@
-"""What is in the images, and what is not."""
+"""What the images contain and what they do not."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_SLIM_BYTES = 800_000_000
 
 
 def inside(engine: Engine, role: str, code: str) -> str:
-    """What Python code prints in a role's image."""
+    """The output of Python code in a role's image."""
     image = f"draftloop-{role}:{TAG}"
     command = ("docker", "run", "--rm", "--network", "none", "--read-only")
     return engine.run(*command, "--entrypoint", "python", image, "-c", code).strip()
@@ -39,7 +39,7 @@ def test_the_orchestrator_has_no_torch(images: Engine) -> None:
 
 
 def test_weights_can_be_copied_in(images: Engine) -> None:
-    """deploy/kubernetes has it sleep beside a volume, and `kubectl cp` asks it for tar."""
+    """The loader pod of deploy/kubernetes sleeps, and `kubectl cp` needs tar in it."""
     code = "import shutil; print(all(map(shutil.which, ('sleep', 'tar'))))"
     assert inside(images, "orchestrator", code) == "True"
 
@@ -61,7 +61,7 @@ def test_the_bundled_models_are_inside_and_nothing_of_the_training(images: Engin
 
 
 def gpu_project(engine: Engine, *arguments: str, **models: str) -> str:
-    """Runs a Compose command on the project with GPUs, over the bundled pair."""
+    """Runs a Compose command on the GPU project, with the bundled pair as weights."""
     files = ("-f", "docker-compose.yml", "-f", "deploy/compose.gpu.yml")
     settings = {"TAG": TAG, "WEIGHTS": str(REPOSITORY / "models"), "HF_HUB_OFFLINE": "1"}
     command = (*engine.compose, "-p", f"{NAME}-gpu", *files, *arguments)
@@ -69,10 +69,10 @@ def gpu_project(engine: Engine, *arguments: str, **models: str) -> str:
 
 
 def test_weights_that_are_there_are_used(images: Engine) -> None:
-    """The part of compose.gpu.yml that runs without a GPU and without a hub."""
+    """Tests the part of compose.gpu.yml that needs neither a GPU nor a model hub."""
     pair = {"TARGET_MODEL": "verifier", "DRAFT_MODEL": "drafter"}
     run = ("run", "-T", "--rm", "weights")
-    # Fetching takes no compiler, so the image without one stands for that with one.
+    # Fetching needs no compiler, so the image without one can take the place of the one with it.
     images.run("docker", "tag", f"draftloop-verifier:{TAG}", f"draftloop-verifier:{TAG}-cuda")
     try:
         gpu_project(images, *run, **pair)
@@ -85,7 +85,7 @@ def test_weights_that_are_there_are_used(images: Engine) -> None:
 
 
 def test_on_gpus_kernels_can_be_compiled_and_run(images: Engine) -> None:
-    """As Triton does at the start: by a C compiler, in a folder that executes what was made."""
+    """Triton compiles with a C compiler into a folder from which it executes the result."""
     pair = {"TARGET_MODEL": "verifier", "DRAFT_MODEL": "drafter"}
     services = yaml.safe_load(gpu_project(images, "config", **pair))["services"]
     for role in ("verifier", "drafter"):

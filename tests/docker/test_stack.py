@@ -1,4 +1,4 @@
-"""`docker compose up` on an untouched machine: who is up, who can be reached, who may do what."""
+"""`docker compose up` on a fresh machine: services, reachability, restricted rights."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_generation_over_grpc(address: str, expected: list[int]) -> None:
 
 
 def test_a_generation_over_http(project: Project) -> None:
-    """With the client that everybody has; the stream says what the whole answer says."""
+    """OpenAI's client gets the same text streamed and whole."""
     url = f"http://127.0.0.1:{project.http_port}/v1"
     with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=PATIENCE_S) as client:
         [model] = client.models.list().data

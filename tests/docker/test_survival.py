@@ -1,4 +1,4 @@
-"""Parts die while a request runs; what that costs, and that it costs no token."""
+"""Containers die while a request runs; that never costs a token."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DRAFT_TOKENS = 4
 
 
 def drafted(address: str) -> Running:
-    """One for which a drafter is asked in every round."""
+    """A generation that asks a drafter in every round."""
     return Running(address, max_draft_tokens=DRAFT_TOKENS)
 
 
@@ -21,7 +21,7 @@ def drafted(address: str) -> Running:
 def test_a_crash_costs_no_token(
     project: Project, address: str, expected: list[int], service: str
 ) -> None:
-    """The single verifier is waited for: its restart, and then the reopened session."""
+    """The request waits for the only verifier's restart, and goes on in a reopened session."""
     [container] = project.containers(service)
     before = project.starts(container)
     strategy = FUSED if service == "redis" else SPECULATIVE
@@ -68,14 +68,14 @@ def test_redis_behind_a_cut_wire(project: Project, address: str, expected: list[
 
 
 def test_one_of_two_drafters_dies(project: Project, address: str, expected: list[int]) -> None:
-    """Of two requests, one on each. Whichever dies, the other one drafts."""
+    """Two requests on two drafters: whichever drafter dies, the other one drafts for both."""
     project.up(drafter=2)
     for container in project.containers("drafter"):
         project.wait_until_known("drafter", 2)
         with drafted(address) as one, drafted(address) as two:
             one.under_way()
             two.under_way()
-            project.engine.run("docker", "kill", container)  # and nobody starts it again
+            project.engine.run("docker", "kill", container)  # and nothing restarts it
             assert one.ended() == two.ended() == expected
         figures = [running.summary.speculation for running in (one, two)]
         assert all(each.draft_forwards for each in figures)
@@ -89,7 +89,7 @@ def test_one_of_two_drafters_dies(project: Project, address: str, expected: list
 
 
 def test_one_of_two_verifiers_dies(project: Project, address: str, expected: list[int]) -> None:
-    """Two requests, one on each: that of the dead one goes on where the other one is."""
+    """Two requests on two verifiers: that of the dead one goes on at the other."""
     project.up(verifier=2)
     victim = project.containers("verifier")[-1]
     with Running(address) as one, Running(address) as other:

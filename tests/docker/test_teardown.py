@@ -1,4 +1,4 @@
-"""The last tests of the folder: a polite stop, and nothing left."""
+"""The last tests of the folder: graceful stop, and complete removal."""
 
 from __future__ import annotations
 

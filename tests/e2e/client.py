@@ -1,4 +1,4 @@
-"""What the end-to-end tests say to an orchestrator: cases in, tokens out."""
+"""Test cases and a gRPC client that runs them against an orchestrator."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Case:
     def parameters(
         self, strategy: str, max_draft_tokens: int | None = None, **more: Any
     ) -> pb.GenerationParameters:
-        """`max_draft_tokens` are drafted in every round, also where that does not pay."""
+        """The case as a request; every round drafts `max_draft_tokens`, even if it does not pay."""
         return pb.GenerationParameters(
             tokens=pb.TokenIds(ids=self.prompt),
             sampling=shared.SamplingParameters(**{"seed": 0, **self.sampling}),
@@ -60,20 +60,20 @@ class Client:
     def tokens(
         self, cases: Iterable[Case], strategy: str, concurrency: int = 1, **more: Any
     ) -> list[list[int]]:
-        """The tokens of every case, in the cases' order."""
+        """The output tokens of every case, in the order of the cases."""
         answers = self.answers(cases, strategy, concurrency, **more)
         return [list(answer.token_ids) for answer in answers]
 
     def answers(
         self, cases: Iterable[Case], strategy: str, concurrency: int = 1, **more: Any
     ) -> list[pb.GenerateOnceResponse]:
-        """Every case's whole answer, in the cases' order."""
+        """The whole answer of every case, in the order of the cases."""
         with ThreadPoolExecutor(concurrency) as pool:
             return list(pool.map(lambda case: self.once(case, strategy, **more), cases))
 
 
 def held_out_prompts(count: int, longest: int) -> list[tuple[int, ...]]:
-    """The first `longest` tokens of the first prompts that come from different files."""
+    """The first `longest` tokens of `count` held-out prompts; one prompt per file comes first."""
     tokenizer = Tokenizer(bundled_model("verifier"))
     lines = (REPOSITORY / "models" / "held_out_prompts.jsonl").read_text("utf-8").splitlines()
     by_file = {entry["file"]: entry["prompt"] for entry in reversed([json.loads(x) for x in lines])}
@@ -83,12 +83,12 @@ def held_out_prompts(count: int, longest: int) -> list[tuple[int, ...]]:
 
 
 def bad_field(error: grpc.RpcError) -> str:
-    """Name of the field that broke its rule."""
+    """Name of the field that the error blames."""
     return str(detail(error, BadRequest).field_violations[0].field)
 
 
 def first_difference(expected: Sequence[Sequence[int]], actual: Sequence[Sequence[int]]) -> str:
-    """Where the first case differs; empty when all are equal."""
+    """Describes the first difference; empty if all outputs are equal."""
     for case, (left, right) in enumerate(zip(expected, actual, strict=True)):
         if list(left) != list(right):
             at = next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), -1)

@@ -1,4 +1,7 @@
-"""One stack of real processes on the bundled pair in float32 for the whole run."""
+"""Fixtures of the end-to-end tests.
+
+One stack of real processes serves the whole run, with the bundled pair of models in float32.
+"""
 
 from __future__ import annotations
 
@@ -52,12 +55,12 @@ InProcess = Callable[..., AbstractAsyncContextManager[str]]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The mark of what runs on request only."""
+    """Registers the marker of tests that run only on request."""
     config.addinivalue_line("markers", f"lossless: takes minutes; {WANTED}=1 runs it")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes minutes runs where it is asked for."""
+    """Skips the tests that take minutes unless they are requested."""
     chosen = [item for item in items if item.get_closest_marker("lossless")]
     reason = f"takes minutes: set {WANTED}=1"
     only_on_request(chosen, variable=WANTED, timeout_s=TIMEOUT_S, reason=reason)
@@ -65,7 +68,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def stack() -> Iterator[Stack]:
-    """All three roles. Who kills one starts it again."""
+    """All three roles. A test that kills one has to start it again."""
     config = StackConfig(
         port=0, http_port=0, drafter_port=0, verifier_port=0, dtype="float32", start_timeout_s=240
     )
@@ -89,28 +92,28 @@ def base(stack: Stack) -> str:
 
 @pytest.fixture(scope="session")
 def http(base: str) -> Iterator[httpx.Client]:
-    """A plain client of it."""
+    """A plain HTTP client of the stack."""
     with httpx.Client(base_url=base, timeout=CALL_TIMEOUT_S) as client:
         yield client
 
 
 @pytest.fixture(scope="session")
 def api(base: str) -> Iterator[OpenAI]:
-    """OpenAI's own client of it."""
+    """OpenAI's own client of the stack."""
     with OpenAI(base_url=f"{base}/v1", api_key="none", max_retries=0) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
 def reasoner(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
-    """Of an orchestrator whose chat template lets models reason, before the stack's services."""
+    """OpenAI's client of an orchestrator with a reasoning template, on the stack's services."""
     with own_orchestrator(stack, tmp_path_factory.mktemp("reasoner"), TEMPLATE) as client:
         yield client
 
 
 @pytest.fixture(scope="session")
 def cases() -> list[Case]:
-    """Twelve prompts under seven ways to choose tokens, every one with a seed of its own."""
+    """Twelve prompts under seven sampling settings in turn, each case with its own seed."""
     prompts = held_out_prompts(12, longest=96)
     return [
         Case(prompt, 64, {**SAMPLINGS[index % len(SAMPLINGS)], "seed": 1000 + index})
@@ -120,13 +123,13 @@ def cases() -> list[Case]:
 
 @pytest.fixture(scope="session")
 def expected(client: Client, cases: list[Case]) -> list[list[int]]:
-    """What plain decoding says, one request at a time."""
+    """The output of plain decoding, one request at a time."""
     return client.tokens(cases, "autoregressive")
 
 
 @pytest.fixture
 def orchestrator(stack: Stack) -> InProcess:
-    """Starts an orchestrator in this process, in front of the stack's services unless told so."""
+    """Starts an orchestrator in this process; by default it uses the stack's model services."""
 
     @asynccontextmanager
     async def started(**settings: Any) -> AsyncIterator[str]:

@@ -1,4 +1,4 @@
-"""What the end-to-end tests say to the HTTP API, and how they look behind it."""
+"""Short calls of the HTTP API through OpenAI's client, and the constants they share."""
 
 from __future__ import annotations
 

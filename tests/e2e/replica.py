@@ -1,4 +1,4 @@
-"""An orchestrator with a drafter of its own, among several on one phrase log."""
+"""An orchestrator with its own drafter, one of several replicas that share a phrase log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ RECEIVED, REPLAYING = "phrases_received_total", "phrase_namespaces_replaying"
 
 
 class Replica(Client):
-    """One orchestrator, and where it and its drafter tell their figures."""
+    """A client of one orchestrator that also reads its metrics and its drafter's."""
 
     def __init__(self, address: str, metrics: dict[str, str]) -> None:
         super().__init__(address)
@@ -20,11 +20,11 @@ class Replica(Client):
         return measured(self._metrics[role], f"draftloop_{name}")
 
     def has_heard(self, role: str, before: float, count: int) -> bool:
-        """Whether it has so many more phrases of others than before, and all that the log held."""
+        """Whether `role` has `count` more phrases than `before` and has read the whole log."""
         received = self.figure(role, RECEIVED)
         return received >= before + count and not self.figure(role, REPLAYING)
 
 
 def metrics_addresses() -> dict[str, str]:
-    """Free ones, by role."""
+    """Free metrics addresses, by role."""
     return {role: f"127.0.0.1:{quiet_port()}" for role in ("orchestrator", "drafter")}

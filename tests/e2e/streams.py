@@ -1,4 +1,4 @@
-"""Answers that stream in the background, so that something can happen while they are under way."""
+"""Streams that run in the background, so that a test can act while they are under way."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tests.support.waiting import until
 
 @dataclass
 class Stream:
-    """What has come of one answer."""
+    """What has arrived of one answer."""
 
     token_ids: list[int] = field(default_factory=list)
     pieces: int = 0
-    summary: pb.GenerationSummary | None = None  # once it has ended
+    summary: pb.GenerationSummary | None = None  # set once the stream has ended
 
 
 class Streams:
-    """One for each of the requests, all at once; use as a context manager."""
+    """One stream per request, all at the same time; use as a context manager."""
 
     def __init__(self, client: Client, requests: Sequence[pb.GenerationParameters]) -> None:
         self._client = client
@@ -47,22 +47,22 @@ class Streams:
                 stream.summary = piece.summary
 
     def under_way(self) -> None:
-        """Returns when each has had its first round, behind the piece that prefilling gives."""
+        """Returns once each stream has had its first round, which follows the prefill's piece."""
         until(lambda: all(each.pieces >= 2 or each.summary for each in self._streams), 60)
         assert self.unfinished, "all were over before anything happened"
 
     @property
     def unfinished(self) -> int:
-        """How many still have tokens to come."""
+        """The number of streams that have not ended."""
         return sum(each.summary is None for each in self._streams)
 
     def ended(self) -> list[list[int]]:
-        """The tokens of all. Raises what a stream ended with where that was an error."""
+        """The tokens of all streams. Raises the error of a stream that failed."""
         for each in self._reading:
             each.result()
         return [each.token_ids for each in self._streams]
 
     @property
     def figures(self) -> list[pb.SpeculationFigures]:
-        """Of those that have ended."""
+        """The figures of the streams that have ended."""
         return [each.summary.speculation for each in self._streams if each.summary is not None]

@@ -1,4 +1,4 @@
-"""Tokens that must not come, whoever drafts them: by gRPC, by OpenAI's client and by our own."""
+"""Bans hold whoever drafts: bad words, allowed tokens, `min_tokens`, by gRPC and both clients."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def tokenizer() -> Tokenizer:
 def test_no_strategy_says_what_is_banned(
     client: Client, cases: list[Case], tokenizer: Tokenizer
 ) -> None:
-    """The very phrases that the prompts go on with, and an early end, for every strategy.
+    """Every strategy obeys bans on the very phrases that would come, and on an early end.
 
-    The draft model follows the same bans: else each such place would cost it an acceptance.
+    The draft model follows the same bans. Otherwise each such place would cost it an acceptance.
     """
     plain = client.tokens(cases[:4], "autoregressive")
     words = [tokenizer.decode(tokens[2:4]) for tokens in plain]
@@ -56,7 +56,7 @@ def test_no_strategy_says_what_is_banned(
 
 
 def test_only_what_is_allowed_comes(api: OpenAI, tokenizer: Tokenizer) -> None:
-    """Classifying by single tokens, as vLLM's clients do."""
+    """Classification by single tokens, as vLLM's clients do it."""
     allowed = [tokenizer.encode(word)[0] for word in ("yes", "no")]
     answer = complete(
         api, max_tokens=5, extra_body={"allowed_token_ids": allowed, "return_token_ids": True}

@@ -1,4 +1,4 @@
-"""`draftloop batch`: every request is answered once, as it would be alone, whatever interrupts."""
+"""`draftloop batch`: each request is answered once, as if sent alone, despite interruptions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def written(file: Path, lines: list[dict[str, Any]]) -> Path:
 
 
 def answered(file: Path) -> dict[str, dict[str, Any]]:
-    """By `custom_id`; one line each."""
+    """The answers by `custom_id`; each must be on one line only."""
     lines = [json.loads(one) for one in file.read_text().splitlines()]
     found = {one["custom_id"]: one for one in lines}
     assert len(found) == len(lines)
@@ -55,7 +55,7 @@ def batch(server: str, requests: Path, answers: Path, *flags: str) -> Result:
 
 
 def words(body: dict[str, Any]) -> Any:
-    """What was said, whatever API's words it is in."""
+    """The content of an answer of any of the APIs."""
     return body.get("choices") or body.get("output") or body["content"]
 
 
@@ -80,7 +80,7 @@ def test_the_same_command_goes_on(base: str, tmp_path: Path) -> None:
     written(requests, asked()[:1])
     assert batch(base, requests, file).exit_code == 0
     first = file.read_text()
-    file.write_text(first + first[: len(first) // 2])  # killed while it wrote
+    file.write_text(first + first[: len(first) // 2])  # as if killed while writing
     written(requests, asked())
     done = batch(base, requests, file)
     assert done.exit_code == 0 and "3 answered, 0 failed" in done.stderr, done.stderr
@@ -142,7 +142,7 @@ def test_what_is_no_address_is_told(server: str, tmp_path: Path) -> None:
 
 
 def test_half_a_pair_is_told(tmp_path: Path) -> None:
-    """Also where the system's authorities are trusted."""
+    """A TLS key without its certificate is refused, even if the system's CAs are trusted."""
     requests = written(tmp_path / "requests.jsonl", asked())
     flags = ("--tls-key", str(tmp_path / "key.pem"))
     done = batch("https://127.0.0.1:1", requests, tmp_path / "answers.jsonl", *flags)

@@ -1,6 +1,6 @@
-"""`draftloop generate`: what goes into a pipe, and what it says of a mistake.
+"""`draftloop generate`: what it writes to a pipe, and how it reports mistakes.
 
-That is one line with the field, its rule and the value.
+A mistake is reported in one line with the field, its rule and the value.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ GREEDY = ("--temperature", "0", "--max-tokens", "12")
 
 @pytest.fixture(scope="module")
 def whole(stack: Stack) -> Completion:
-    """What the prompt goes on with."""
+    """The greedy continuation of the prompt."""
     with Client(stack.address) as client:
         return client.generate(PROMPT, temperature=0, max_tokens=12)
 
 
 def test_into_a_pipe_goes_the_text_alone(stack: Stack, whole: Completion) -> None:
-    """Once prompt, legend and figures went with it."""
+    """Only the text goes to stdout. Prompt, legend and figures used to be written there too."""
     result = generated(stack.address, PROMPT, *GREEDY)
     assert result.exit_code == 0 and result.stdout == f"{whole.text}\n"
     legend, figures = result.stderr.splitlines()
@@ -103,14 +103,14 @@ def test_a_comparison_is_beside_the_texts(stack: Stack, whole: Completion) -> No
 
 
 def test_a_comparison_does_not_teach_the_drafts_their_answer(stack: Stack) -> None:
-    """Once the plain run came first, and what it said was drafted in the other."""
+    """The drafted run comes first. The plain run used to, and its text was then drafted from."""
     result = generated(stack.address, PROMPT, *GREEDY, "--compare")
     ways = [line.partition(":")[0] for line in result.stderr.splitlines() if " tokens in " in line]
     assert ways == ["fused", "autoregressive"]
 
 
 def test_a_comparison_shares_no_more_than_was_asked_for(stack: Stack) -> None:
-    """Once its plain run shared a text whatever the scope."""
+    """Both runs obey the phrase scope. The plain run used to share its text under any scope."""
 
     def namespaces() -> int:
         with Client(stack.address) as client:
@@ -128,7 +128,7 @@ def test_a_comparison_shares_no_more_than_was_asked_for(stack: Stack) -> None:
 
 
 def test_the_port_of_the_http_api_is_not_nobodys(stack: Stack) -> None:
-    """Once it was told to start a server, beside the one that answered."""
+    """A gRPC call to the HTTP port gets a hint. It used to say that no server was running."""
     assert stack.http_address is not None
     result = generated(stack.http_address, "x")
     assert result.exit_code == FAILED
@@ -138,7 +138,7 @@ def test_the_port_of_the_http_api_is_not_nobodys(stack: Stack) -> None:
 
 
 def test_the_command_itself_says_no_more() -> None:
-    """Nothing listens there; the process, as a shell sees it."""
+    """The installed command as a process: nothing listens, and it prints one line only."""
     address = f"127.0.0.1:{quiet_port()}"
     done = subprocess.run(
         [sys.executable, "-m", "orchestrator.cli", "generate", "x", "--server", address],
@@ -150,7 +150,7 @@ def test_the_command_itself_says_no_more() -> None:
 
 
 def test_a_character_that_the_output_lacks_ends_nothing(stack: Stack) -> None:
-    """In a locale without Unicode it once was a traceback, in the midst of a text."""
+    """A character that the output encoding lacks is replaced. It used to end in a traceback."""
     done = subprocess.run(
         [sys.executable, "-m", "orchestrator.cli", "generate", "# ж", "--echo", *GREEDY,
          "--server", stack.address],

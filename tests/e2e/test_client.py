@@ -1,4 +1,4 @@
-"""The Python client against all three roles: whole, in pieces, sync, async, from many threads."""
+"""The Python client against all three roles: whole, streamed, sync, async, from many threads."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_whole_and_pieces_agree(door: Client) -> None:
         for name in ("token_ids", "sources", "logprobs")
     )
     assert token_ids == whole.token_ids
-    # Which round drafted a token is a matter of timing; what it is and how likely is not.
+    # Which round drafted a token depends on timing. The token and its log-probability do not.
     assert len(sources) == len(whole.sources) == len(token_ids) == 24
     assert [entry.logprob for entry in logprobs] == pytest.approx(
         [entry.logprob for entry in whole.logprobs], abs=1e-4
@@ -133,7 +133,7 @@ def test_the_server_names_the_field(door: Client) -> None:
 
 
 def test_every_parameter_of_a_method_may_be_given(door: Client) -> None:
-    """A request as a value reaches what has no option by name."""
+    """A request as a `GenerationParameters` value can set fields that have no keyword."""
     said = GenerationParameters(text=PROMPT, speculation=Speculation(strategy="lookahead"))
     answer = door.generate(said, max_tokens=4, ignore_eos=True)
     assert answer.figures.strategy == "lookahead" and len(answer.token_ids) == 4

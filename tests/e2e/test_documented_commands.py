@@ -1,6 +1,6 @@
-"""README and docs, typed in: every command runs, or a rule says which test runs its like.
+"""Runs the commands of README and docs; for the others a rule says which test covers them.
 
-Those that start services are in `test_documented_services.py`.
+Commands that start services are in `test_documented_services.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.support.redis_server import RedisServer
 COMMANDS = documented_commands()
 DRAFTLOOP = (sys.executable, "-m", "orchestrator.cli")
 HTTP_PORT = "127.0.0.1:8000"
-# Who runs those that need more than this machine, or the better part of an hour.
+# What covers the commands that need more than this machine or take very long.
 ELSEWHERE = {
     "make": "tests/contract/test_documents.py knows the targets, and CI runs them",
     "docker": "make test-docker",
@@ -59,7 +59,7 @@ def shown(command: Command) -> str:
 def run(
     words: tuple[str, ...], folder: Path, answer: str = "", **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """In a folder of its own, with the working tree's code; `>> file` is left to no shell."""
+    """Runs a command in `folder` with the working tree's code; drops a `>> file` redirection."""
     path = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200", **environment}
     plain = words[: words.index(">>")] if ">>" in words else words
     done = subprocess.run(
@@ -87,7 +87,7 @@ def test_commands_that_ask_a_server(command: Command, stack: Stack, tmp_path: Pa
 
 @pytest.mark.parametrize("command", named("draftloop", "batch"), ids=shown)
 def test_a_file_of_requests(command: Command, base: str, tmp_path: Path) -> None:
-    """That of the page: whoever copies both is answered."""
+    """The documented request file is answered by the documented command."""
     page = (ROOT / "docs" / "http.md").read_text()
     [line] = [line for line in page.splitlines() if line.startswith('{"custom_id"')]
     (tmp_path / command.words[2]).write_text(f"{line}\n")
@@ -107,12 +107,12 @@ def test_curl(command: Command, stack: Stack, tmp_path: Path) -> None:
     "command", [command for command in named("grpcurl") if "-plaintext" in command.words], ids=shown
 )
 def test_grpcurl(command: Command, stack: Stack, tmp_path: Path) -> None:
-    """Calls with a key over TLS: tests/e2e/test_security.py."""
+    """Calls with a key over TLS are tested in tests/e2e/test_security.py."""
     assert '"summary"' in grpcurl(command.words[1:], tmp_path, stack.address)[-1]
 
 
 def test_git(tmp_path: Path) -> None:
-    """In a clone of what is checked out here, as a user has one."""
+    """The git commands work in a clone of this repository, which is what users have."""
     subprocess.run(["git", "clone", "--quiet", ROOT, tmp_path / "clone"], check=True, timeout=120)
     for command in named("git"):
         run(command.words, tmp_path / "clone")
@@ -135,7 +135,7 @@ def test_certificates_and_keys(tmp_path: Path) -> None:
 
 
 def certificates(folder: Path) -> None:
-    """Files of the names that the pages make them under."""
+    """Creates empty files with the names that the pages give the certificates."""
     for name in ("ca.pem", *(f"{role}{kind}" for role in ROLES for kind in (".pem", ".key"))):
         (folder / name).touch()
 
@@ -153,7 +153,7 @@ def test_certificates_are_put_where_compose_mounts_them(tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl here")
 @pytest.mark.parametrize("command", named("kubectl"), ids=shown)
 def test_kubectl_takes_it_as_far_as_a_cluster(command: Command, tmp_path: Path) -> None:
-    """A wrong verb, flag or file is refused before the cluster is asked, which is not there."""
+    """kubectl accepts verb, flags and files: the only error is that no cluster answers."""
     config = tmp_path / "config"
     config.write_text(NO_CLUSTER)
     (tmp_path / "deploy").symlink_to(ROOT / "deploy")
@@ -170,7 +170,7 @@ def test_kubectl_takes_it_as_far_as_a_cluster(command: Command, tmp_path: Path) 
 
 @pytest.mark.parametrize("command", named(".venv/bin/python", "-m", "benchmarks.run"), ids=shown)
 def test_the_benchmark_takes_its_flags(command: Command) -> None:
-    """It takes minutes; here its settings are read."""
+    """A benchmark takes minutes, so only its flags are parsed here."""
     assert read_settings(command.words[3:]).minutes > 0
 
 

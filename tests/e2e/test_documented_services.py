@@ -1,4 +1,4 @@
-"""The commands of README and docs that start something, typed in; only ports are others."""
+"""Runs the commands of README and docs that start services; only the ports are replaced."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PAGES = sorted({command.page for command in SERVE})
 
 
 class TypedRole(RoleProcess):
-    """`draftloop serve ROLE`, as a shell starts it: seconds of importing, so not for every one."""
+    """`draftloop serve ROLE` as a shell starts it. It imports for seconds, so few tests use it."""
 
     def _spawn(self, flags: list[str]) -> Running:
         command = [*DRAFTLOOP, "serve", self.role, *flags]
@@ -45,7 +45,7 @@ def desk(tmp_path: Path) -> Desk:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_serve(page: str, desk: Desk, stack: Stack) -> None:
-    """A page's services are ready, each orchestrator having found its own, and end when told to."""
+    """The services of a page become ready, find one another and end on SIGTERM."""
     commands = [command for command in SERVE if command.page == page and command.words[2] != "ROLE"]
     models = [c for c in commands if c.words[2] != "orchestrator"]
     others = [c for c in commands if c.words[2] == "orchestrator"]
@@ -68,7 +68,7 @@ def test_serve(page: str, desk: Desk, stack: Stack) -> None:
 def begin(
     command: Command, desk: Desk, stack: Stack, how: type[RoleProcess], running: ExitStack
 ) -> RoleProcess:
-    """Its process; an orchestrator that is told of no verifier gets the session's."""
+    """Starts the process. An orchestrator without `--verifiers` gets the session's verifier."""
     name, flags = command.words[2], desk.flags(command.words[3:])
     if name == "orchestrator" and "--verifiers" not in flags:
         flags += ["--verifiers", stack.processes["verifier"].address]
@@ -92,7 +92,7 @@ def assert_generates(address: str) -> None:
 
 
 def test_up_without_a_flag(tmp_path: Path) -> None:
-    """For real, until it says that it is ready; then SIGTERM, like Ctrl-C, stops all of it."""
+    """A real `draftloop up` until it reports ready; then SIGTERM, like Ctrl-C, stops everything."""
     assert named("draftloop", "up")
     (tmp_path / "ports.toml").write_text(ANY_PORT)
     command = [*DRAFTLOOP, "up", "--config", "ports.toml"]
@@ -129,6 +129,6 @@ def test_up_with_flags(command: Command, desk: Desk) -> None:
 
 
 def pairs(flags: Sequence[str]) -> dict[str, str]:
-    """As the command line hands them on."""
+    """Flags and values as the keyword arguments that the command line passes on."""
     names = (flag.removeprefix("--").replace("-", "_") for flag in flags[::2])
     return dict(zip(names, flags[1::2], strict=True))

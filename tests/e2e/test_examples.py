@@ -1,4 +1,4 @@
-"""Every program under examples/ runs as its first line says, and shows what it promises."""
+"""Every program under examples/ runs as documented and prints what it promises."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.e2e.conftest import InProcess
 PROMISED = {
     "generate": r"def fibonacci\(n\):.+\n48 tokens, ended by length\n\w+: \d\.\d+ tokens per round",
     "stream": r".+\n… enough\n",
-    "async_many": r"(?:'.+' -> (?:'.*'|\".*\")\n){6}",  # as `repr` quotes them
+    "async_many": r"(?:'.+' -> (?:'.*'|\".*\")\n){6}",  # `repr` chooses either kind of quotes
     "logprobs": r"(?:'.*' +\d+%   likeliest: '.*' \d+%, '.*' \d+%, '.*' \d+%\n){8}",
     "structured": r"\{'name': .+, 'colours': \[.+\]\}\nthe same tokens: yes\ntokens per round",
     "prediction": r"the same tokens: yes\nrounds without the prediction: \d+\nrounds with it: +\d+",
@@ -52,7 +52,7 @@ async def test_a_prediction_saves_rounds_of_a_fresh_server_too(orchestrator: InP
 
 
 def test_the_openai_package_unchanged(stack: Stack) -> None:
-    """It prints what plain decoding says."""
+    """The text is that of plain decoding."""
     url = f"http://{stack.http_address}/v1"
     name, _, said = run("openai_http", "--base-url", url).partition("\n")
     asked = {
@@ -68,7 +68,7 @@ def test_the_openai_package_unchanged(stack: Stack) -> None:
 
 
 def test_tools_by_the_openai_package(stack: Stack) -> None:
-    """What is called fits the schema; what a tool said goes back."""
+    """The arguments of the call fit the schema, and the tool's answer goes back to the model."""
     shown = run("tools", "--base-url", f"http://{stack.http_address}/v1")
     call = r"called: weather \{'city': '(Bern|Berlin|Rome)', 'days': [1-7]\}\n."
     assert re.match(call, shown, re.DOTALL), shown

@@ -1,4 +1,4 @@
-"""Models of other kinds than the bundled pair, through all services to their context's end."""
+"""Other model families than the bundled pair: lossless through all services to a full context."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tests.support.families import FAMILIES
 from tests.support.forked import ForkedStack
 from tests.support.toy_model import VOCABULARY_SIZE, llama_config, save_model
 
-# Positions learned; sinks, a window and experts; keys longer than values.
+# Learned positions; attention sinks, a sliding window and experts; keys longer than values.
 KINDS = ("gpt2", "gpt_oss", "deepseek_v3")
-# Larger models of a family often have a few rows more than its tokenizer has tokens. Random ones
-# say them often.
+# Larger models of a family often have a few more rows than its tokenizer has tokens. Models with
+# random weights often choose those rows.
 LLAMA, PADDED = llama_config(), llama_config(vocab_size=VOCABULARY_SIZE + 32)
 PAIRS: dict[str, tuple[PretrainedConfig, PretrainedConfig]] = {
     **{kind: (FAMILIES[kind], FAMILIES[kind]) for kind in KINDS},
@@ -46,7 +46,7 @@ def client(
 
 @pytest.fixture(scope="module")
 def cases() -> list[Case]:
-    """Without a word for the end."""
+    """Cases in which the end token is biased away, so that outputs fill the context."""
     chance = random.Random(1)
     prompts = [tuple(chance.randrange(1, VOCABULARY_SIZE) for _ in range(PROMPT)) for _ in range(8)]
     return [

@@ -1,4 +1,4 @@
-"""OpenAI's own client, and others, against the real thing."""
+"""The HTTP API of a real stack, by OpenAI's clients and by plain HTTP."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def by_grpc(client: Client, **said: Any) -> pb.GenerateOnceResponse:
 
 
 def test_both_doors_say_the_same(api: OpenAI, client: Client) -> None:
-    """Whole and streamed, by text and by token ids, whatever the strategy."""
+    """HTTP and gRPC give the same text, whole and streamed, whatever the strategy."""
     expected = by_grpc(client, stop=["zzz"])
     answer = complete(api, stop="zzz")
     streamed = complete(api, stream=True, extra_body={"speculative": {"strategy": "speculative"}})
@@ -48,7 +48,7 @@ def test_both_doors_say_the_same(api: OpenAI, client: Client) -> None:
 
 
 def test_many_prompts_with_many_choices(api: OpenAI, tokenizer: Tokenizer) -> None:
-    """Choice i uses seed + i; a prompt as text or as ids is the same prompt."""
+    """Choice i uses seed + i. A prompt as text and as token ids gives the same choices."""
     texts = [PROMPT, "import os\n"]
     both = complete(api, prompt=texts, n=2, max_tokens=6)
     ids = complete(api, prompt=[tokenizer.encode(text) for text in texts], n=2, max_tokens=6)
@@ -65,7 +65,7 @@ def test_many_prompts_with_many_choices(api: OpenAI, tokenizer: Tokenizer) -> No
 
 
 def test_equal_prompts_without_a_seed_have_answers_of_their_own(api: OpenAI) -> None:
-    """Each has a seed of its own then; one that is given is all prompts'."""
+    """Without a seed each prompt draws its own; a given seed holds for all prompts."""
     drawn = complete(api, prompt=[PROMPT, PROMPT], seed=None, temperature=1.0)
     assert drawn.choices[0].text != drawn.choices[1].text
     first = complete(api, seed=drawn.metrics["seed"], temperature=1.0)
@@ -82,7 +82,7 @@ def test_echo(api: OpenAI) -> None:
 
 
 def test_a_stop_text_never_leaks(api: OpenAI) -> None:
-    """It is taken from across tokens, and no chunk holds any of its letters."""
+    """The stop text spans several tokens. No chunk contains any part of it."""
     whole = complete(api).choices[0].text
     middle = len(whole) // 2
     stop = whole[middle : middle + 5]
@@ -123,7 +123,7 @@ def test_logprobs_of_chats(api: OpenAI) -> None:
 
 
 def test_a_chat(api: OpenAI, http: httpx.Client) -> None:
-    """Streamed as OpenAI streams, and its prompt is what the template makes of it."""
+    """Streams have OpenAI's form, and the prompt is what the chat template renders."""
     answer = talk(api, max_tokens=openai.omit, max_completion_tokens=16)
     usage = {"include_usage": True}
     *chunks, last = talk(api, stream=True, stream_options=usage)
@@ -155,7 +155,7 @@ def test_what_an_answer_says_of_its_drafts(api: OpenAI) -> None:
     for one in traces:
         drafted = [one["draft"][node]["token_id"] for node in one["accepted_nodes"]]
         assert [token["token_id"] for token in one["tokens"]][: len(drafted)] == drafted
-    ends = Counter(one["draft_end"] for one in traces[1:])  # the first is the prefill's
+    ends = Counter(one["draft_end"] for one in traces[1:])  # the first trace belongs to the prefill
     assert ends == figures["draft_ends"]
 
 
@@ -219,7 +219,7 @@ def test_many_at_once_lose_nothing(api: OpenAI) -> None:
 
 
 def test_more_at_once_than_any_batch_wait_for_their_turn(api: OpenAI) -> None:
-    """A hundred clients, and a hundred prompts of one; sixteen sessions are held at a time."""
+    """A hundred clients, then one with a hundred prompts; sixteen sessions run at a time."""
     with ThreadPoolExecutor(100) as pool:
         alone = list(pool.map(lambda seed: complete(api, seed=seed, max_tokens=2), range(100)))
     together = complete(api, prompt=[PROMPT] * 100, seed=7, max_tokens=2).choices
@@ -229,7 +229,7 @@ def test_more_at_once_than_any_batch_wait_for_their_turn(api: OpenAI) -> None:
 def test_the_playground_and_what_it_may_load(http: httpx.Client) -> None:
     for address in ("/", "/playground"):
         assert http.get(address).headers["location"] == "playground/"
-    icon = http.get("/favicon.ico")  # asked for beside pages without one
+    icon = http.get("/favicon.ico")  # browsers request it for pages that name no icon
     assert icon.status_code == 200 and icon.headers["content-type"] == "image/svg+xml"
     page = http.get("/playground/")
     assert page.headers["content-type"].startswith("text/html") and "<main>" in page.text

@@ -1,4 +1,4 @@
-"""What the HTTP API refuses and how; time limits, clients that leave, a polite end."""
+"""What the HTTP API refuses and how; time limits, clients that disconnect, graceful shutdown."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_bad_input(http: httpx.Client, body: dict[str, Any], param: str, code: s
 
 
 def test_more_tokens_than_the_context_has_room_for(api: OpenAI) -> None:
-    """Clients say so for "as many as there can be"; the answer ends where the context does."""
+    """A client may ask for "as many as possible": the output ends where the context does."""
     prompt = [5] * 2030
     most = complete(api, prompt=prompt, max_tokens=2**31 - 1, extra_body={"ignore_eos": True})
     fitting = complete(api, prompt=prompt, max_tokens=18, extra_body={"ignore_eos": True})
@@ -67,7 +67,7 @@ def test_more_tokens_than_the_context_has_room_for(api: OpenAI) -> None:
 
 
 def test_a_long_text_is_tokenized_beside_the_others(http: httpx.Client, base: str) -> None:
-    """Health is answered meanwhile: not once behind it, but again and again."""
+    """Health checks are answered again and again while the text is tokenized."""
     long = json.dumps({"prompt": "word " * 400_000})
     headers = {"Content-Type": "application/json"}
     with ThreadPoolExecutor(1) as beside:
@@ -104,7 +104,7 @@ async def test_who_leaves_before_an_answer_is_no_failure(base: str, http: httpx.
         return [x for x in lines if x.startswith("draftloop_http_requests_total") and '"500"' in x]
 
     before = failures()
-    new = [1 + 37 * place % 4000 for place in range(2000)]  # nobody has computed any of it yet
+    new = [1 + 37 * place % 4000 for place in range(2000)]  # no cached prefix has any of it
     body = {"prompt": new, "max_tokens": 4, "stream": True}
     timeout = httpx.Timeout(CALL_TIMEOUT_S, read=0.02)
     async with httpx.AsyncClient(base_url=base, timeout=timeout) as client:
@@ -154,14 +154,14 @@ def test_compressed_bodies_are_not_read(http: httpx.Client) -> None:
 
 
 def test_an_offer_to_upgrade_loses_no_body(http: httpx.Client) -> None:
-    """Clients in Java offer HTTP/2 with the first request on a connection."""
+    """Java clients offer to upgrade to HTTP/2 with the first request on a connection."""
     offer = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAMA"}
     answer = http.post("/v1/completions", json={"prompt": "a", "max_tokens": 2}, headers=offer)
     assert answer.status_code == 200 and answer.json()["usage"]["completion_tokens"] == 2
 
 
 def test_old_clients_get_streams_without_chunks(base: str) -> None:
-    """HTTP/1.0 does not know them: the end of the connection is the end."""
+    """HTTP/1.0 has no chunked encoding: the stream ends with the connection."""
     address = base.removeprefix("http://").split(":")
     body = b'{"prompt": "a", "max_tokens": 2, "stream": true}'
     head = [
@@ -198,7 +198,7 @@ def test_wrong_turns(http: httpx.Client, method: str, path: str, status: int) ->
     "/playground/", "/v1/completions", "/nowhere",
 ])  # fmt: skip
 def test_the_head_of_what_can_be_got(http: httpx.Client, path: str) -> None:
-    """It says the same; no body follows, which the connection's next answer would begin with."""
+    """HEAD answers as GET does, without a body. The next answer would otherwise begin with it."""
     got, told = http.get(path), http.head(path)
     assert (told.status_code, told.content) == (got.status_code, b"")
     assert told.headers.get("content-type") == got.headers.get("content-type")
@@ -210,7 +210,7 @@ def test_request_ids_come_back(http: httpx.Client) -> None:
     assert http.get("/health", headers={"X-Request-Id": "a" * 500}).headers["x-request-id"] != "a"
 
 
-# Without drafts, with which a fast machine has said it all before anybody can leave.
+# No drafts: with them a fast machine finishes before the client can leave.
 SLOWLY: dict[str, Any] = {
     "prompt": PROMPT, "max_tokens": LONG, "ignore_eos": True,
     "speculative": {"strategy": "autoregressive"},
@@ -227,7 +227,7 @@ def test_a_time_limit(http: httpx.Client, stack: Stack) -> None:
 
 
 def test_the_error_in_a_stream(api: OpenAI, stack: Stack) -> None:
-    """The status has been sent: the client raises what the event says."""
+    """The status has been sent already, so the client raises the error of the stream's event."""
     body = {name: SLOWLY[name] for name in ("ignore_eos", "speculative")}
     stream = complete(api, max_tokens=LONG, stream=True, extra_body=body,
                       extra_headers={"X-Request-Timeout": "1"})  # fmt: skip
@@ -257,7 +257,7 @@ def test_a_client_that_leaves_frees_its_sessions(base: str, stack: Stack, stream
 async def _own(
     stack: Stack, folder: Path, *flags: str, verifier: str = ""
 ) -> AsyncIterator[tuple[RoleProcess, str]]:
-    """An orchestrator of the test's own, in front of the stack's services or another verifier."""
+    """An orchestrator for one test, on the stack's services or on another verifier."""
     address = folder / "http"
     services = ["--verifiers", verifier or stack.processes["verifier"].address]
     services += ["--drafters", stack.processes["drafter"].address]
@@ -276,9 +276,10 @@ async def _own(
 async def test_too_many_are_told_to_come_back_and_a_drain_is_polite(
     stack: Stack, tmp_path: Path
 ) -> None:
-    """All choices of a request are admitted or none; SIGTERM lets the stream go on to its end.
+    """A request's choices are admitted all or none; after SIGTERM a running stream ends normally.
 
-    It comes slowly and stands still until all has been asked: it might be over before.
+    The proxy slows the stream and holds it until all requests have been made, so that it cannot end
+    before.
     """
     flags = ("--max-requests", "2", "--served-model-name", "mine", "--grace-period-s", "60")
     body = {"prompt": PROMPT, "max_tokens": 60, "ignore_eos": True, "seed": 1, "model": "mine"}
@@ -315,9 +316,9 @@ async def test_too_many_are_told_to_come_back_and_a_drain_is_polite(
 async def test_at_the_end_of_the_grace_period_who_waits_is_told(
     stack: Stack, tmp_path: Path
 ) -> None:
-    """A whole answer becomes 503, a stream gets an error event, gRPC UNAVAILABLE with a hint.
+    """Whole answers get 503, streams an error event, gRPC calls UNAVAILABLE with a retry hint.
 
-    Nothing is cut off, and nothing counts as called off by its client.
+    No connection is cut, and no request is counted as cancelled by its client.
     """
     body = {"prompt": PROMPT, "max_tokens": LONG, "ignore_eos": True, "seed": 1}
     plain = {**body, "speculative": {"strategy": "autoregressive"}}
@@ -361,7 +362,7 @@ async def _all(pieces: Any) -> None:
 
 
 def test_without_a_verifier_nothing_is_ready(tmp_path: Path) -> None:
-    """Health is given from the start; HTTP listens before the first verifier is found."""
+    """Before a verifier is found, HTTP listens and `/health` succeeds; all else answers 503."""
     flags = ["--listen", "127.0.0.1:0", "--verifiers", "127.0.0.1:1"]
     role = ForkedRole("orchestrator", [*flags, "--log-format", "json"], tmp_path)
     role.start()

@@ -1,4 +1,7 @@
-"""Requests that nobody would write, from the server's own OpenAPI document: no surprise answers."""
+"""Generated requests, valid and invalid, get only the expected statuses and well-formed errors.
+
+They come from the server's own OpenAPI document.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from hypothesis import strategies as st
 from schemathesis import GenerationMode
 from schemathesis.core.result import Ok
 
-# A generated request may be a right one, then it is served; or there is no time for it.
+# A generated request may be valid and be served, or its time limit may end it.
 FORESEEN = {200, 400, 404, 405, 413, 429, 503, 504}
 FEW = settings(
     max_examples=15, deadline=None, derandomize=True,
@@ -26,7 +29,7 @@ HEADERS = {"X-Request-Timeout": "5"}
 
 @pytest.fixture(scope="module")
 def operations(base: str) -> list[Any]:
-    """Everything that the server's own document describes."""
+    """All operations of the server's own OpenAPI document."""
     schema = schemathesis.openapi.from_url(f"{base}/openapi.json")
     found = list(schema.get_all_operations())
     described = [operation.ok() for operation in found if isinstance(operation, Ok)]

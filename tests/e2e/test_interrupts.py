@@ -1,4 +1,4 @@
-"""Ctrl-C while a role starts: at most a line of its own, and never a traceback."""
+"""Ctrl-C while a role starts prints at most one line and never a traceback."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from draftloop.interruption import INTERRUPTED
 from orchestrator.role_process import MODULES
 
 COMMAND = ("orchestrator.cli", "serve")
-# A library that is there from then on, as far as each has come: parsing settings, and its own work.
+# A library that is loaded once a role has come so far: it parses its settings, or does its own
+# work.
 EARLY, TORCH, GRPC = "pydantic_core", "libtorch_cpu", "cygrpc"
 
 
@@ -27,7 +28,7 @@ def started(*command: str, log: Path) -> subprocess.Popen[str]:
     with log.open("w") as output:
         return subprocess.Popen(
             [sys.executable, "-m", *command], stdout=output, stderr=output, text=True,
-            # Where the tests run in a shell's background, SIGINT is ignored by all of them.
+            # In a shell's background, SIGINT is ignored and child processes inherit that.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )  # fmt: skip
 

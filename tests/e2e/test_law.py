@@ -1,4 +1,4 @@
-"""What is served is drawn by the target model's own law, filters and penalties included."""
+"""Outputs follow the target model's distribution, with filters and penalties."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from draftloop.config import bundled_model
 from tests.e2e.client import Case, Client, held_out_prompts
 
 TOKENS, SEEDS, CONCURRENCY, DRAFT_TOKENS = 3, 400, 8, 8
-LEAST = 8.0  # seeds that a bin expects, for chi-square to hold
+LEAST = 8.0  # the lowest expected count of a bin for which the chi-square test is valid
 LAWS: tuple[dict[str, Any], ...] = (
     {"temperature": 1.2, "top_k": 30, "top_p": 0.6, "min_p": 0.05},
     {"temperature": 1.0, "top_k": 5, "repetition_penalty": 1.3, "presence_penalty": 0.5,
@@ -27,7 +27,7 @@ Path = tuple[int, ...]
 
 
 def shares(logits: Tensor, law: dict[str, Any], prompt: Path, output: Path) -> dict[int, float]:
-    """The next token's law by its definition, in float64 and with sorts."""
+    """The next token's distribution by its definition, in float64 and by sorting."""
     logits = logits.double()
     seen = list({*prompt, *output})
     factor = law.get("repetition_penalty", 1.0)
@@ -46,7 +46,7 @@ def shares(logits: Tensor, law: dict[str, Any], prompt: Path, output: Path) -> d
 
 @torch.inference_mode()
 def outputs_of(prompt: Path, law: dict[str, Any]) -> dict[Path, float]:
-    """Every output that may come, and how likely transformers makes it."""
+    """Every possible output and its probability according to transformers."""
     folder = bundled_model("verifier")
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     found: dict[Path, float] = {(): 1.0}
@@ -66,7 +66,7 @@ def outputs_of(prompt: Path, law: dict[str, Any]) -> dict[Path, float]:
 def test_outputs_are_as_frequent_as_the_target_makes_them(
     client: Client, law: dict[str, Any], strategy: str
 ) -> None:
-    """Chi-square over seeds, other ones for every strategy; drafts are there from round 2 on."""
+    """Chi-square test over seeds, others for each strategy; there are drafts from round 2 on."""
     prompt = held_out_prompts(4, 40)[2 + LAWS.index(law)][:12]
     expected = outputs_of(prompt, law)
     first = SEEDS * STRATEGIES.index(strategy)

@@ -1,4 +1,4 @@
-"""Ladder L1: nothing but speed may depend on strategy, batch, misses, crashes or lost sessions."""
+"""Ladder L1: strategy, batching, misses, crashes and lost sessions change only the speed."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.e2e.conftest import SAMPLINGS, UNFILTERED
 from tests.e2e.streams import Streams
 from tests.support.forked import ForkedStack
 
-# Enough for every part of every strategy.
+# Enough for every part of every strategy to take part.
 DRAFT_TOKENS = 12
 PROMPTS, TOKENS = 50, 128
 TOGETHER = 8
-TRIES = 3  # of which a busy machine, where alone there are few rounds, may spoil one or two
+TRIES = 3  # a busy machine may spoil one or two runs, as a single request has few rounds
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def plain_cases() -> list[Case]:
 
 @pytest.fixture(scope="module")
 def many_cases(plain_cases: list[Case]) -> list[Case]:
-    """The same prompts at the temperatures of UNFILTERED."""
+    """The same prompts at the temperatures of UNFILTERED in turn, each with its own seed."""
     return [
         replace(case, sampling={**UNFILTERED[index % len(UNFILTERED)], "seed": 3000 + index})
         for index, case in enumerate(plain_cases)
@@ -44,7 +44,7 @@ def many_cases(plain_cases: list[Case]) -> list[Case]:
 
 @pytest.fixture(scope="module")
 def said_plainly(client: Client, many_cases: list[Case]) -> list[list[int]]:
-    """What plain decoding says of them, one request at a time."""
+    """The output of plain decoding, one request at a time."""
     said = client.tokens(many_cases, "autoregressive")
     assert len(said) == PROMPTS and sum(map(len, said)) > PROMPTS * TOKENS / 2
     return said
@@ -52,7 +52,7 @@ def said_plainly(client: Client, many_cases: list[Case]) -> list[list[int]]:
 
 @pytest.fixture(scope="module")
 def reference(plain_cases: list[Case]) -> Iterator[list[list[int]]]:
-    """transformers' own greedy continuation; prompts of one length share a batch, unpadded."""
+    """transformers' greedy continuation; prompts of equal length share an unpadded batch."""
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     folder = bundled_model("verifier")
@@ -84,7 +84,7 @@ def test_greedy_equals_transformers(
 
 
 @pytest.mark.timeout(600)
-# Alone every way to choose tokens comes once; in shared forwards, twice.
+# One at a time: each sampling setting once. In shared forward passes: twelve cases.
 @pytest.mark.parametrize(("concurrency", "count"), [(1, len(SAMPLINGS)), (8, 12)])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_every_strategy_says_what_plain_decoding_says(
@@ -95,11 +95,11 @@ def test_every_strategy_says_what_plain_decoding_says(
     concurrency: int,
     count: int,
 ) -> None:
-    """Greedy and sampled, with filters, penalties and bias; alone and in shared forwards.
+    """Greedy and sampled, with filters, penalties and bias; alone and in shared forward passes.
 
-    Each drafts in every round: equality alone would not show a strategy that drafts nothing, and
-    by what a busy machine measures nothing may pay on a model as cheap as this one. Drafts where
-    they pay are in `test_phrases`, when its phrases are cold.
+    Drafts are forced in every round: without drafts, equality shows nothing, and on a model this
+    cheap a busy machine may measure that none pay. `test_phrases` covers drafts where they pay, in
+    its run with cold phrases.
     """
     assert any(len(tokens) > 10 for tokens in expected[:count])
     drafts = strategy != "autoregressive"
@@ -111,7 +111,7 @@ def test_every_strategy_says_what_plain_decoding_says(
         figures = [answer.summary.speculation for answer in answers]
         assert (sum(each.draft_tokens for each in figures) > 0) == drafts
         stalled = 10 * sum(each.fallback_rounds for each in figures)
-        if stalled <= sum(each.rounds for each in figures):  # a stall, at most
+        if stalled <= sum(each.rounds for each in figures):  # at most one in ten
             return
     pytest.fail("the drafter was late every time")
 
@@ -126,9 +126,9 @@ def test_nor_does_any_over_fifty_prompts(
     strategy: str,
     concurrency: int,
 ) -> None:
-    """The ladder's whole rung: fifty prompts, 128 tokens each, a seed of its own for each.
+    """The whole rung of the ladder: fifty prompts, 128 tokens each, each with its own seed.
 
-    Only with TEST_LOSSLESS set: ten minutes on two cores that others use as well.
+    Runs only with TEST_LOSSLESS set: it takes ten minutes on two shared cores.
     """
     answers = client.answers(many_cases, strategy, concurrency, max_draft_tokens=DRAFT_TOKENS)
     said = [list(answer.token_ids) for answer in answers]
@@ -143,9 +143,9 @@ def assert_drafted_alike(
     strategy: str,
     concurrency: int,
 ) -> None:
-    """The tokens are those expected, and there were drafts, of a model where the strategy asks it.
+    """Asserts the expected tokens and that there were drafts, by a model if the strategy has one.
 
-    A drafter that would not answer would leave them equal.
+    With a drafter that does not answer, the tokens alone would be equal too.
     """
     answers = client.answers(cases, strategy, concurrency, max_draft_tokens=DRAFT_TOKENS)
     said = [list(answer.token_ids) for answer in answers]
@@ -160,7 +160,7 @@ def assert_drafted_alike(
 def test_nor_do_a_larger_draft_model_and_a_cascade_of_three(
     cases: list[Case], expected: list[list[int]]
 ) -> None:
-    """Both bundled draft models in one drafter, the larger one first, which drafts ahead too."""
+    """Both bundled draft models in one drafter that drafts ahead; the larger model comes first."""
     count = len(SAMPLINGS)
     config = StackConfig(
         port=0, http_port=None, drafter_port=0, verifier_port=0, dtype="float32",
@@ -180,7 +180,7 @@ def test_nor_do_a_larger_draft_model_and_a_cascade_of_three(
     UNIT is None, reason="rounding depends on the batch: no kernel for this machine"
 )
 def test_nor_does_bfloat16(cases: list[Case]) -> None:
-    """The default, and where near ties are common: alone and in shared forwards."""
+    """The default format, with frequent near ties: alone and in shared forward passes."""
     config = StackConfig(
         port=0, http_port=None, drafter_port=0, verifier_port=0, start_timeout_s=240
     )
@@ -202,7 +202,7 @@ def test_nor_does_bfloat16(cases: list[Case]) -> None:
     ("target", "draft"), [("int8", "w8a8"), ("w8a8", "int8"), ("w4a8", "w4a8")]
 )
 def test_nor_do_quantized_weights(cases: list[Case], target: Any, draft: str) -> None:
-    """Of both models, in bfloat16: drafts change nothing of what such a target model says."""
+    """Quantized target and draft models, in bfloat16: drafts do not change the target's output."""
     config = StackConfig(
         port=0, http_port=None, drafter_port=0, verifier_port=0, quantization=target,
         drafter_flags=("--quantization", draft), start_timeout_s=240,
@@ -224,7 +224,7 @@ def test_nor_do_quantized_weights(cases: list[Case], target: Any, draft: str) ->
 def test_nor_does_a_target_model_that_is_split(
     cases: list[Case], expected: list[list[int]]
 ) -> None:
-    """Two processes with half of every layer each say what one says; so does its drafter's."""
+    """Target and draft model, each split over two processes, give the output of unsplit models."""
     config = StackConfig(
         port=0, http_port=None, drafter_port=0, verifier_port=0, dtype="float32",
         tensor_parallel_size=2, drafter_flags=("--tensor-parallel-size", "2"), start_timeout_s=240,
@@ -244,16 +244,16 @@ def test_nor_does_a_target_model_that_is_split(
 def test_a_drafter_killed_midway_changes_no_token(
     stack: ForkedStack, client: Client, cases: list[Case], expected: list[list[int]]
 ) -> None:
-    """SIGKILL with all requests under way, which go on without drafts of its model.
+    """SIGKILL while all requests run: they go on without drafts of the draft model.
 
-    Requests of all strategies that ask it: each keeps something else beside the text.
+    All strategies that use the drafter run, as each keeps different state beside the text.
     """
     strategies = [name for name, _ in zip(itertools.cycle(DRAFTER_STRATEGIES), cases, strict=False)]
     asked = [
         case.parameters(strategy, DRAFT_TOKENS, tenant="killed")
         for case, strategy in zip(cases, strategies, strict=True)
     ]
-    for each in asked:  # or phrases might do without the drafter
+    for each in asked:  # otherwise phrases might draft without the drafter
         each.speculation.ouroboros.phrases_alone = False
     try:
         with Streams(client, asked) as streams:
@@ -266,7 +266,7 @@ def test_a_drafter_killed_midway_changes_no_token(
     assert not first_difference(expected, said)
     figures = list(zip(strategies, streams.figures, strict=True))
     assert {name for name, each in figures if each.draft_forwards} == {*DRAFTER_STRATEGIES}
-    # Some may have ended before; most are left alone in the midst of their text.
+    # Some requests may have ended before. Most lose their drafter in the middle of their output.
     left = {name for name, each in figures if each.draft_forwards and each.fallback_rounds}
     assert len(left) > len(DRAFTER_STRATEGIES) // 2, left
     assert list(while_dead.token_ids) == expected[1]
@@ -277,7 +277,7 @@ def test_a_drafter_killed_midway_changes_no_token(
 def test_a_returned_drafter_is_used_again(
     stack: ForkedStack, client: Client, cases: list[Case], expected: list[list[int]]
 ) -> None:
-    """A restart must not leave the orchestrator without drafts for ever."""
+    """A restarted drafter is found and used again."""
     for _ in range(20):
         answer = client.once(cases[1], "speculative", max_draft_tokens=DRAFT_TOKENS)
         assert list(answer.token_ids) == expected[1]

@@ -1,4 +1,4 @@
-"""Anthropic's Messages API, by its own client: said, streamed, called, reasoned, refused."""
+"""Anthropic's Messages API by its own client: text, streams, tools, thinking, refusals."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ def send(client: Anthropic, seed: int = 11, **said: Any) -> Any:
 
 
 def events(client: Anthropic, seed: int = 11, **said: Any) -> tuple[list[Any], Any]:
-    """What comes of the same as a stream, and what Anthropic's client makes of it."""
+    """The events of the same request streamed, and the message that the client assembles."""
     with client.messages.stream(**_said(said, seed)) as stream:
         return list(stream), stream.get_final_message()
 
 
 def content(message: Any) -> list[dict[str, Any]]:
-    """Blocks without what is another in every answer."""
+    """The content blocks without their ids, which differ in every answer."""
     blocks = [block.to_dict() for block in message.content]
     return [{name: value for name, value in block.items() if name != "id"} for block in blocks]
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_an_answer_is_that_of_the_chat(api: OpenAI, claude: Anthropic, seed: int) -> None:
-    """Whole and streamed, with drafts and without."""
+    """The answer equals that of the chat API, whole and streamed, with drafts and without."""
     messages: Any = [{"role": "system", "content": "Be brief."}, *ASKED]
     expected = talk(api, seed=seed, messages=messages)
     whole = send(claude, seed, system="Be brief.")
@@ -96,12 +96,12 @@ def test_what_stops_an_answer(claude: Anthropic) -> None:
     assert content(answer)[0]["text"] == plain[: plain.index(letter)]
     _, final = events(claude, max_tokens=40, stop_sequences=["\0", letter])
     assert (final.stop_reason, final.stop_sequence) == ("stop_sequence", letter)
-    every = {"logit_bias": {"0": 100.0}}  # the token that ends a text
+    every = {"logit_bias": {"0": 100.0}}  # the end-of-text token
     assert send(claude, extra_body=every).stop_reason == "end_turn"
 
 
 def test_blocks_of_the_answer_go_back(api: OpenAI, claude: Anthropic) -> None:
-    """As the client has them: the next prompt is that of the chat with the same messages."""
+    """The client's blocks can be sent back: the prompt is that of the same chat messages."""
     first = send(claude)
     more = {"role": "user", "content": [{"type": "text", "text": "Go on."}]}
     second = send(claude, messages=[*ASKED, {"role": "assistant", "content": first.content}, more])
@@ -153,7 +153,7 @@ def test_a_call_that_the_limit_cuts_is_told_as_far_as_it_goes(claude: Anthropic)
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_anthropics_runner_of_tools(claude: Anthropic, stream: bool) -> None:
-    """It first asks whether the server will hold the conversation, and then does so itself."""
+    """Anthropic's tool runner, which executes the calls and sends the results back."""
     asked = []
 
     @beta_tool
@@ -171,7 +171,7 @@ def test_anthropics_runner_of_tools(claude: Anthropic, stream: bool) -> None:
     assert [answer.stop_reason for answer in answers] == ["tool_use", "tool_use"]
     assert asked[0] == answers[0].content[0].input["first"]
     read = [one.usage.input_tokens + one.usage.cache_read_input_tokens for one in answers]
-    assert read[1] > read[0]  # the first call, and what came of it
+    assert read[1] > read[0]  # the second prompt also has the first call and its result
 
 
 def test_tools_of_anthropic_are_not_offered(claude: Anthropic) -> None:
@@ -211,7 +211,7 @@ def test_thinking_is_a_block_of_its_own(reasoner: OpenAI) -> None:
             send(claude, **{**said, "messages": back, "max_tokens": 1})
         off = {**said, "thinking": {"type": "disabled"}}
         assert [block["type"] for block in content(send(claude, **off))] == ["text"]
-    assert both >= 2  # others go on reasoning
+    assert both >= 2  # the others do not end their reasoning
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_thinking_is_a_block_of_its_own(reasoner: OpenAI) -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("stream", [False, True])
 def test_what_is_refused(claude: Anthropic, said: Any, field: str, stream: bool) -> None:
-    """By the name that its client used, before anything is streamed."""
+    """The error names the field as the client wrote it, before anything is streamed."""
     with pytest.raises(anthropic.BadRequestError) as caught:
         send(claude, **said, stream=stream)
     error: Any = caught.value.body

@@ -1,4 +1,4 @@
-"""Services that lie, stall or lose sessions may cost speed, never a token."""
+"""Services that give wrong answers, hang or lose sessions may cost speed, never a token."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ REFUSED = {
     "cycle", "out_of_vocabulary", "wrong_length", "too_many", "uneven", "garbage_estimates",
     "broken",
 }  # fmt: skip
-# Misses that each in its own way leave a strategy's state behind the text.
+# Misses that leave a strategy's state out of step with the text, each in its own way.
 MISSES = [fakes.wrong_chain, fakes.branches, fakes.nothing, fakes.out_of_vocabulary]
 FEW_ROUNDS = 6
 FAULTS = ["gone", "stale", "late", "end", "wrong position"]
-# They keep a tree, phrases, reviews, a window or successors beside the text.
+# Strategies that keep a tree, phrases, reviews, a window or successors beside the text.
 WITH_STATE = ["fused", "ouroboros", "cascade", "opt_tree", "token_recycling", "lookahead"]
 
 
 async def answers(address: str, cases: list[Case], strategy: str) -> list[pb.GenerateOnceResponse]:
-    """All cases at once, eight drafted nodes a round whatever they cost."""
+    """All cases at once, with eight draft tokens in every round whatever they cost."""
     async with grpc.aio.insecure_channel(address) as channel:
         stub = generation_pb2_grpc.GenerationStub(channel)
         requests = [case.parameters(strategy) for case in cases]
         for request in requests:
             request.speculation.max_draft_tokens = 8
-            # Or phrases of the tests before might do without the drafter.
+            # Otherwise phrases of earlier tests might draft without the drafter.
             request.speculation.ouroboros.phrases_alone = False
         calls = [stub.GenerateOnce(pb.GenerateOnceRequest(parameters=r)) for r in requests]
         return list(await asyncio.gather(*calls))
@@ -72,7 +72,7 @@ async def test_forced_misses(
     strategy: str,
     behavior: fakes.Behavior,
 ) -> None:
-    """Wrong, branching, empty and invalid drafts, eight requests at once."""
+    """Eight concurrent requests with wrong, branching, empty and invalid drafts."""
     fake = fakes.FakeDrafter(await drafter_info(stack), behavior)
     add = drafter_pb2_grpc.add_DrafterServicer_to_server
     async with fakes.listening(add, fake) as drafter, orchestrator(drafters=drafter) as address:
@@ -86,7 +86,7 @@ async def test_forced_misses(
 async def test_a_drafter_that_hangs_is_left_alone(
     stack: Stack, orchestrator: InProcess, cases: list[Case], expected: list[list[int]]
 ) -> None:
-    """A round waits for the draft timeout, then goes on without; the drafter rests."""
+    """A round waits for the draft timeout, then goes on without; the drafter is then avoided."""
     fake = fakes.FakeDrafter(await drafter_info(stack), fakes.nothing, delay_s=3600)
     add = drafter_pb2_grpc.add_DrafterServicer_to_server
     async with (
@@ -103,7 +103,7 @@ async def test_a_drafter_that_hangs_is_left_alone(
 async def test_a_drafter_that_is_a_black_hole_costs_no_time(
     stack: Stack, orchestrator: InProcess, cases: list[Case], expected: list[list[int]]
 ) -> None:
-    """It takes the connection and says nothing: neither first token nor any round waits."""
+    """A drafter that accepts connections and never answers delays no token."""
     async with (
         fakes.black_hole() as drafter,
         orchestrator(drafters=drafter, draft_timeout_s=20.0) as address,
@@ -118,11 +118,11 @@ async def test_a_drafter_that_is_a_black_hole_costs_no_time(
 async def test_a_verifier_that_hangs_holds_a_request_until_its_deadline(
     stack: Stack, orchestrator: InProcess, cases: list[Case]
 ) -> None:
-    """The deadline is known to the verifier, and ends both sides' work; nobody is asked again."""
+    """The verifier gets the deadline, which ends the work on both sides; there is no retry."""
     add = verifier_pb2_grpc.add_VerifierServicer_to_server
 
     def counted() -> tuple[float, float]:
-        """Requests that came too late, and those that were called off."""
+        """The counts of requests that exceeded their deadline and of cancelled ones."""
         late, left = FAILURES.labels("deadline_exceeded"), SUCCESSES.labels("abort")
         return late._value.get(), left._value.get()
 
@@ -179,7 +179,7 @@ async def test_a_verifier_killed_midway_is_replaced_by_another(
     expected: list[list[int]],
     tmp_path: Path,
 ) -> None:
-    """SIGKILL of one replica of two; every request ends with the tokens it would have had."""
+    """SIGKILL of one of two verifiers; every request ends with the tokens it would have had."""
     flags = ["--listen", "127.0.0.1:0", "--dtype", "float32"]
     spare = ForkedRole("verifier", flags, tmp_path)
     spare.start()

@@ -1,4 +1,4 @@
-"""What people see of a deployment: metrics of every role, one trace through all, log lines."""
+"""Observability: metrics of every role, one trace through all roles, and log lines."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Samples = dict[tuple[str, tuple[str, ...]], float]
 
 @dataclass(frozen=True)
 class Watched:
-    """A stack that is looked at."""
+    """A stack with metrics, traces and debug logs."""
 
     stack: Stack
     client: Client
@@ -46,7 +46,7 @@ class Watched:
         return httpx.get(f"http://127.0.0.1:{self.ports[role]}/metrics", timeout=30).text
 
     def metrics(self, role: str) -> Samples:
-        """Every sample by its name and its labels' values, in the order of the labels' names."""
+        """Every sample by its name and its label values, in the order of the labels' names."""
         return {
             (sample.name, tuple(sample.labels.values())): sample.value
             for family in text_string_to_metric_families(self.page(role))
@@ -60,7 +60,7 @@ class Watched:
 
 @pytest.fixture(scope="module")
 def watched() -> Iterator[Watched]:
-    """The smallest stack, telling all it can."""
+    """The smallest stack with metrics, traces and debug logs on."""
     ports = {role: quiet_port() for role in ROLES}
     with Collector() as collector, pytest.MonkeyPatch.context() as environment:
         environment.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
@@ -89,7 +89,7 @@ def watched() -> Iterator[Watched]:
 
 @pytest.fixture(scope="module")
 def answer(watched: Watched) -> pb.GenerateOnceResponse:
-    """One request, drafted from its first round on, part of a trace that its client began."""
+    """One request that drafts from its first round on and belongs to its client's trace."""
     case = Case(held_out_prompts(1, longest=48)[0], 24)
     parameters = case.parameters("speculative", max_draft_tokens=4, tenant=SECRET)
     answer: pb.GenerateOnceResponse = watched.client.stub.GenerateOnce(
@@ -100,15 +100,15 @@ def answer(watched: Watched) -> pb.GenerateOnceResponse:
 
 @pytest.fixture(scope="module", autouse=True)
 def pages(watched: Watched, answer: pb.GenerateOnceResponse) -> dict[str, Samples]:
-    """What every role tells of that request, whichever test is the first to ask another one.
+    """The metrics of every role after that request, read before any test sends another one.
 
-    They count behind their answers, and a page is read while they do.
+    Services count after they answer, and while a page is read.
     """
     return {role: settled(watched, role) for role in ROLES}
 
 
 def settled(watched: Watched, role: str) -> Samples:
-    """The role's page once its call has ended, the slot is free and the forwards are counted."""
+    """The role's metrics once the call has ended, its slot is free and the forwards are counted."""
     seen: list[Samples] = []
 
     def has_ended() -> bool:
@@ -122,7 +122,7 @@ def settled(watched: Watched, role: str) -> Samples:
 
 
 def forwards(seen: Samples) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Forwards and the tokens in them, as two families of metrics say each."""
+    """Numbers of forward passes and tokens, as two families of metrics count them."""
     computed = sum(v for (name, _), v in seen.items() if name == "draftloop_forward_tokens_total")
     timed = seen.get(("draftloop_forward_time_seconds_count", ()), 0)
     iterations, tokens = (
@@ -212,7 +212,7 @@ def test_what_fails_and_who_leaves_is_counted(
     )
     next(call)
     call.cancel()
-    # A page is read sample by sample while the service counts on: each figure is waited for.
+    # The samples of a page are not of one moment, so the test waits for all figures.
     expected = {
         ("draftloop_request_failure_total", ("invalid_input",)): 1,
         ("draftloop_request_success_total", ("abort",)): 1,
@@ -242,7 +242,7 @@ def test_log_lines_name_the_request_in_every_role(
 
 
 def test_nothing_tells_what_clients_said(watched: Watched, answer: pb.GenerateOnceResponse) -> None:
-    """Neither ids, nor tenants, nor text: not as labels, not in the logs."""
+    """No request ids or tenants in metric labels; no output text in logs or traces."""
     for role in ROLES:
         assert answer.summary.request_id not in watched.page(role)
         assert SECRET not in watched.page(role)

@@ -1,4 +1,4 @@
-"""Log-probabilities and predicted outputs: what a request may ask for beside its tokens."""
+"""What an answer can carry beside its tokens: log-probabilities; and predicted outputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.e2e.client import STRATEGIES, Case, Client
 def test_logprobs_do_not_depend_on_the_drafts(
     client: Client, cases: list[Case], strategy: str
 ) -> None:
-    case = cases[3]  # penalties and temperature: the log-probabilities are the model's own
+    case = cases[3]  # penalties and temperature; log-probabilities are the model's own nevertheless
     plain = client.once(case, "autoregressive", logprobs=3)
     drafted = client.once(case, strategy, logprobs=3)
     assert [entry.token_id for entry in drafted.logprobs] == list(drafted.token_ids)
@@ -65,12 +65,12 @@ def test_a_right_prediction_saves_rounds_and_changes_nothing(
     rounds = {}
     for prediction in ("", right, "nothing of the kind " * 20):
         parameters = case.parameters(strategy, prediction=prediction)
-        parameters.speculation.phrases = shared.PHRASE_SCOPE_PRIVATE  # nobody else may help
-        parameters.speculation.max_draft_tokens = 8  # or measured costs would have a say
+        parameters.speculation.phrases = shared.PHRASE_SCOPE_PRIVATE  # none of other requests
+        parameters.speculation.max_draft_tokens = 8  # or measured costs would decide
         answer = client.stub.GenerateOnce(pb.GenerateOnceRequest(parameters=parameters))
         assert list(answer.token_ids) == list(plain.token_ids)
         rounds[prediction] = answer.summary.speculation.rounds
-    # Without it the draft model finds much of the same, in `fused`.
+    # In `fused` the draft model finds much of the prediction's text by itself.
     assert rounds[right] < 0.85 * rounds[""]
 
 

@@ -1,4 +1,4 @@
-"""Phrases over a real Redis: they change the speed of replicas and never a token."""
+"""Phrases over a real Redis change the speed of replicas and never a token."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.support.waiting import until
 CALL_TIMEOUT_S = 120.0
 TOGETHER = 8
 SIMILAR = 10
-# Where Redis is gone, so much longer than without may a stream stand still.
+# How much longer than usual a stream may pause when Redis is gone.
 STALL_S = 0.05
 TRIES = 10
 ACTS_AT = 8
@@ -51,7 +51,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 
 @pytest.fixture(scope="module")
 def metrics() -> dict[str, str]:
-    """Of the first replica."""
+    """The metrics addresses of the first replica."""
     return metrics_addresses()
 
 
@@ -79,7 +79,7 @@ def first(replica: Stack, metrics: dict[str, str]) -> Iterator[Replica]:
 def second(
     replica: Stack, server: RedisServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Replica]:
-    """A second orchestrator with a drafter of its own, on the same Redis."""
+    """A second orchestrator with its own drafter, on the same Redis."""
     folder, metrics = tmp_path_factory.mktemp("second"), metrics_addresses()
     common = ["--listen", "127.0.0.1:0", "--phrases-url", server.url, "--metrics-listen"]
     drafter = ForkedRole("drafter", [*common, metrics["drafter"], "--dtype", "float32"], folder)
@@ -122,9 +122,9 @@ def tokens(
 
 
 def hear(replica: Replica, case: Case, way: Way, tenant: str, count: int = 1) -> None:
-    """Returns when the replica has taken in what the log has of the tenant, `count` phrases.
+    """Returns once the replica has read at least `count` phrases of the tenant from the log.
 
-    A request that generates one token opens it.
+    A request for one token makes it follow the tenant's namespace.
     """
     before = {role: replica.figure(role, RECEIVED) for role in way.heard_by}
     answer(replica, replace(case, max_tokens=1), way, tenant, max_draft_tokens=8)
@@ -133,7 +133,7 @@ def hear(replica: Replica, case: Case, way: Way, tenant: str, count: int = 1) ->
 
 
 def poison(server: RedisServer, tenant: str, cases: Sequence[Case], said: list[list[int]]) -> int:
-    """Phrases that follow everything that will be said, and are all wrong; returns how many."""
+    """Writes wrong phrases that match every context of the outputs; returns their number."""
     numbers = random.Random(7)
     name = namespace_name(model_fingerprint(bundled_model("verifier")), tenant)
     count = 0
@@ -152,9 +152,9 @@ def poison(server: RedisServer, tenant: str, cases: Sequence[Case], said: list[l
 
 
 def assert_misled(said: Sequence[pb.GenerateOnceResponse], *, weighs: bool) -> None:
-    """Phrases were proposed and not all right; and verified, unless others are held for likelier.
+    """Asserts that wrong phrases were proposed, and drafted too unless the strategy weighs sources.
 
-    Who weighs them against others soon knows how often they are wrong.
+    A strategy that weighs phrases against other sources soon learns that they are wrong.
     """
     figures = [
         figure
@@ -169,7 +169,7 @@ def assert_misled(said: Sequence[pb.GenerateOnceResponse], *, weighs: bool) -> N
 
 @pytest.fixture(scope="module")
 def eight() -> list[Case]:
-    """Eight prompts at the three temperatures in turn, every one with a seed of its own."""
+    """Eight prompts at the three temperatures in turn, each with its own seed."""
     return [
         Case(prompt, 48, {**UNFILTERED[index % len(UNFILTERED)], "seed": 2000 + index})
         for index, prompt in enumerate(held_out_prompts(TOGETHER, longest=96))
@@ -178,7 +178,7 @@ def eight() -> list[Case]:
 
 @pytest.fixture(scope="module")
 def said_plainly(first: Client, eight: list[Case]) -> list[list[int]]:
-    """What plain decoding says, one request at a time."""
+    """The output of plain decoding, one request at a time."""
     return first.tokens(eight, "autoregressive")
 
 
@@ -187,10 +187,11 @@ def said_plainly(first: Client, eight: list[Case]) -> list[list[int]]:
 def test_no_phrase_changes_a_token(
     first: Replica, server: RedisServer, eight: list[Case], said_plainly: list[list[int]], way: Way
 ) -> None:
-    """Cold, warm, and poisoned with phrases that are wrong wherever they are asked for.
+    """Cold phrases, warm phrases, and phrases that are wrong in every context.
 
-    Cold where drafts pay, which they hardly do on a model as cheap as this one, then always: one
-    case of each temperature, one after the other, and poisoned all eight in shared forwards.
+    With cold phrases it drafts where that pays, which is rare with a model this cheap; with warm
+    phrases in every round. Both run one case per temperature, one at a time. The poisoned run has
+    all eight cases in shared forward passes.
     """
     one_each, said = eight[: len(UNFILTERED)], said_plainly[: len(UNFILTERED)]
     poisoned = f"poisoned {way.name}"
@@ -210,7 +211,7 @@ def test_no_phrase_changes_a_token(
 def test_nor_where_tokens_are_cut_off_and_biased(
     first: Replica, server: RedisServer, cases: list[Case], expected: list[list[int]]
 ) -> None:
-    """All the ways to choose tokens, by the strategy that drafts from every source."""
+    """All sampling settings, with the strategy that drafts from every source."""
     way, count = Way("", "fused"), len(SAMPLINGS)
     poisoned = "poisoned and cut"
     hear_of = poison(server, poisoned, cases[:count], expected[:count])
@@ -227,7 +228,11 @@ def test_nor_where_tokens_are_cut_off_and_biased(
 def test_nothing_comes_after_a_stop_token_and_short_prompts_are_whole(
     first: Client, way: Way
 ) -> None:
-    """The reference goes on behind an end that was drafted, and cuts prompts of 1 to 3 tokens."""
+    """Drafts neither go beyond a stop token nor change prompts of 1 to 3 tokens.
+
+    The reference implementation goes on after an end token that was drafted, and truncates prompts
+    that short.
+    """
     prompt = held_out_prompts(1, longest=40)[0]
     for length in (1, 2, 3, 40):
         case = Case(prompt[-length:], 48)
@@ -247,7 +252,7 @@ def test_redis_lost_midway_changes_no_token(
     expected: list[list[int]],
     ways: tuple[Way, ...],
 ) -> None:
-    """Killed while requests of all ways run, back while others run; nobody is told of an error."""
+    """Redis is killed while requests run and returns while others do; no client gets an error."""
     history = WAYS[5]
     failed = {role: first.figure(role, FAILURES) for role in history.heard_by}
     turns = [number % len(cases) for number in range(len(ways))]
@@ -272,10 +277,10 @@ def test_redis_lost_midway_changes_no_token(
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("fault", ["killed", "frozen"])
 def test_a_stream_does_not_wait_for_redis(first: Client, server: RedisServer, fault: str) -> None:
-    """No gap that the same request undisturbed has not, of one it is lost to and one without it.
+    """A request during the loss, and one after it, pause no longer than an undisturbed one.
 
-    A busy machine makes gaps of its own, a fault of ours makes one every time: in one of some tries
-    there must be none.
+    A busy machine causes pauses of its own; a fault of ours would cause one every time. So one of
+    several tries must be without.
     """
     lose, find = {
         "killed": (server.kill, server.start),
@@ -297,10 +302,10 @@ def test_a_stream_does_not_wait_for_redis(first: Client, server: RedisServer, fa
 
 @dataclass(frozen=True)
 class Stream:
-    """What came of a request, and when."""
+    """The tokens of a request, and when they arrived."""
 
     token_ids: list[int]
-    came: list[float]  # when the request was made, and every piece
+    came: list[float]  # when the request was made, then when each piece arrived
 
     @property
     def longest_gap(self) -> float:
@@ -308,7 +313,7 @@ class Stream:
 
 
 def streamed(client: Client, case: Case, act: Callable[[], None]) -> Stream:
-    """Acts after a few pieces, beside whoever reads the others."""
+    """Streams a request and calls `act` in another thread after a few pieces."""
     parameters = case.parameters("ouroboros", max_draft_tokens=6, tenant="gaps", ignore_eos=True)
     acting = threading.Thread(target=act)
     token_ids: list[int] = []
@@ -326,7 +331,7 @@ def streamed(client: Client, case: Case, act: Callable[[], None]) -> Stream:
 
 
 def test_rounds_of_phrases_alone_have_a_switch(first: Client) -> None:
-    """Or the paper's parts could not be measured one by one."""
+    """Rounds drafted from phrases alone can be disabled, so that each part can be measured."""
     prompts = held_out_prompts(4, longest=120)
 
     def rounds(**on: bool) -> int:
@@ -340,7 +345,7 @@ def test_rounds_of_phrases_alone_have_a_switch(first: Client) -> None:
 
 @pytest.mark.timeout(600)
 def test_a_replica_learns_from_what_another_one_served(first: Replica, second: Replica) -> None:
-    """Ten similar requests at one replica; the eleventh at the other takes fewer rounds."""
+    """After ten similar requests at one replica, the eleventh at the other takes fewer rounds."""
     prompt = held_out_prompts(1, longest=120)[0]
     similar = [Case(prompt[start:], 64, {}) for start in range(SIMILAR + 1)]
     eleventh = similar[SIMILAR]

@@ -1,4 +1,4 @@
-"""Beginnings that prompts have in common are computed once, by both doors and in all services."""
+"""Common prefixes of prompts are computed once, by gRPC and HTTP, in all services."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def numbers() -> Iterator[int]:
 
 @pytest.fixture
 def beginning(numbers: Iterator[int]) -> list[int]:
-    """A prompt that nobody has asked for before."""
+    """A random prompt that no other test uses."""
     draw = random.Random(next(numbers))
     return [draw.randrange(1, 4096) for _ in range(PROMPT)]
 
@@ -53,12 +53,12 @@ def answer(
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_chats_next_turn(client: Client, beginning: list[int], strategy: str) -> None:
-    """Its tokens are those of a request that shares nothing."""
+    """A chat's next turn reads its prefix, and its tokens are those without a shared prefix."""
     first = answer(client, beginning, strategy)
     assert first.summary.cached_prompt_tokens == 0
     longer = [*beginning, *first.token_ids, 17, 18, 19]
     second = answer(client, longer, strategy)
-    # All but what the last round had left to be computed.
+    # All but what the last round had not computed yet.
     assert len(longer) - second.summary.cached_prompt_tokens <= 3 + OUTPUT
     assert second.summary.cached_prompt_tokens >= PROMPT
     assert list(second.token_ids) == list(answer(client, longer, "autoregressive", "OFF").token_ids)

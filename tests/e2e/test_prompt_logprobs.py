@@ -1,4 +1,4 @@
-"""How likely the target model finds a prompt's tokens, as whoever evaluates models asks for it."""
+"""Log-probabilities of the prompt's tokens, as model evaluations request them."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def tokenizer() -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def long_prompt(cases: list[Case]) -> list[int]:
-    """Of several pieces."""
+    """A prompt that is prefilled in several pieces."""
     prompt = [token for case in cases for token in case.prompt][:1500]
     assert len(prompt) > 1000
     return prompt
 
 
 def said_by_transformers(token_ids: list[int]) -> torch.Tensor:
-    """float32 [tokens - 1, vocabulary]: the law of every token behind the first."""
+    """float32 [tokens - 1, vocabulary]: log-probabilities at every position after the first."""
     model = AutoModelForCausalLM.from_pretrained(bundled_model("verifier"), dtype=torch.float32)
     with torch.inference_mode():
         logits = model.eval()(torch.tensor([token_ids])).logits[0, :-1]
@@ -46,7 +46,7 @@ def said_by_transformers(token_ids: list[int]) -> torch.Tensor:
 
 @pytest.mark.timeout(300)
 def test_they_are_what_transformers_says(stack: Stack, long_prompt: list[int]) -> None:
-    """Of a prompt of several pieces, whether others hold its beginning already or not."""
+    """Scoring a prompt of several pieces ignores the cached prefix; later requests share it."""
     expected = said_by_transformers(long_prompt)
     with OurClient(stack.address) as client:
         plain = client.generate(long_prompt, max_tokens=4)
@@ -74,7 +74,7 @@ async def test_a_stream_has_them_in_its_first_piece(stack: Stack) -> None:
 
 
 def test_loglikelihoods_as_lm_eval_asks_for_them(api: OpenAI, tokenizer: Tokenizer) -> None:
-    """Prompts by tokens, echoed, with one token more; every token's place in the text is right."""
+    """Token prompts with `echo` and one more token; every token's text offset is right."""
     prompts = [tokenizer.encode(TEXT), tokenizer.encode(TEXT[:20])]
     asked: dict[str, Any] = {"prompt": prompts, "echo": True, "logprobs": 1, "max_tokens": 1}
     answer = complete(api, temperature=0.0, **asked)
@@ -104,7 +104,7 @@ def test_an_echo_is_streamed_before_all_else(api: OpenAI) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_prompt_alone_is_scored(api: OpenAI, stream: bool) -> None:
-    """`max_tokens: 0`, as evaluations from the days of OpenAI's first API ask for it."""
+    """`max_tokens: 0`, as evaluations written for OpenAI's first API request it."""
     asked: dict[str, Any] = {"echo": True, "logprobs": 1, "extra_body": {"return_token_ids": True}}
     with_one = complete(api, max_tokens=1, **asked).choices[0]
     if stream:
@@ -118,13 +118,13 @@ def test_a_prompt_alone_is_scored(api: OpenAI, stream: bool) -> None:
     for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
         parts = [getattr(choice.logprobs, name) for choice in choices if choice.logprobs]
         assert sum(parts, []) == getattr(with_one.logprobs, name)[:-1]
-    assert not any(getattr(choice, "token_ids", ()) for choice in choices)  # none in an opening
+    assert not any(getattr(choice, "token_ids", ()) for choice in choices)  # none generated
     assert last.usage.completion_tokens == 0
     assert last.usage.prompt_tokens == last.usage.total_tokens > 0
 
 
 def test_nothing_stopped_a_prompt_alone(api: OpenAI) -> None:
-    """What would have followed it, and might have ended there, was not asked for."""
+    """The token that would follow is not generated, so it cannot be the reason for the end."""
     told = {"extra_body": {"return_token_ids": True}}
     (following,) = complete(api, max_tokens=1, **told).choices[0].model_dump()["token_ids"]
     stops = {"extra_body": {"stop_token_ids": [following]}}
@@ -133,7 +133,7 @@ def test_nothing_stopped_a_prompt_alone(api: OpenAI) -> None:
 
 
 def test_as_vllm_tells_them(api: OpenAI) -> None:
-    """Of a completion beside its text, of a chat beside its choices."""
+    """vLLM's field: beside the text of a completion, beside the choices of a chat."""
     asked = {"extra_body": {"prompt_logprobs": 2}, "max_tokens": 2}
     (choice,) = complete(api, **asked).model_dump()["choices"]
     chat = talk(api, **asked).model_dump()

@@ -1,4 +1,4 @@
-"""Answers that reason first, by OpenAI's own client: whole, streamed, drafted, held to a form."""
+"""Answers with reasoning by OpenAI's client: whole, streamed, drafted, and with a grammar."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ FORMS: list[Any] = [
 
 @pytest.mark.parametrize("form", FORMS, ids=["json", "choice"])
 def test_a_form_is_that_of_what_stands_behind_the_reasoning(reasoner: OpenAI, form: Any) -> None:
-    """Drafted and plain, whole and streamed: the same; reasoning is in whatever words."""
+    """A grammar holds for the content after the reasoning: whole, streamed, drafted, plain."""
     answers = [message(reasoner, seed, **form) for seed in SEEDS]
     for seed, (reasoning, content) in zip(SEEDS, answers, strict=True):
         if content is not None and "response_format" in form:
@@ -55,11 +55,11 @@ def test_a_form_is_that_of_what_stands_behind_the_reasoning(reasoner: OpenAI, fo
         assert streamed(reasoner, seed, **form) == (reasoning, content)
         plain = {**form, "extra_body": {**form.get("extra_body", {}), **PLAIN}}
         assert message(reasoner, seed, **plain) == (reasoning, content)
-    assert sum(None not in answer for answer in answers) >= 2  # others go on reasoning, or do not
+    assert sum(None not in answer for answer in answers) >= 2  # others do not end it or have none
 
 
 def test_the_same_text_with_and_without_a_look_at_it(reasoner: OpenAI) -> None:
-    """Without reasoning the content stays, and a template that asks for none gets none."""
+    """Hiding the reasoning leaves the content as it is; a template can switch reasoning off."""
     reasoned = next(seed for seed in SEEDS if None not in message(reasoner, seed, **JSON))
     hidden = message(reasoner, reasoned, **JSON, extra_body={"include_reasoning": False})
     assert hidden == (None, message(reasoner, reasoned, **JSON)[1])
@@ -78,7 +78,7 @@ def test_reasoning_goes_back_into_the_prompt(reasoner: OpenAI) -> None:
 
 
 def test_tokens_of_reasoning_are_counted(reasoner: OpenAI) -> None:
-    """Those before the mark, whole and streamed, told or hidden."""
+    """The tokens before the end mark count as reasoning, whole and streamed, shown or hidden."""
     seed = next(seed for seed in SEEDS if None not in message(reasoner, seed, **JSON))
     whole = ask(reasoner, seed, **JSON)
     counted = whole.usage.completion_tokens_details.reasoning_tokens

@@ -1,4 +1,4 @@
-"""Two verifiers and two drafters behind one orchestrator: what comes and goes is never noticed."""
+"""Two verifiers and two drafters behind one orchestrator: clients notice no change of replicas."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from tests.support.waiting import until
 START_S = 240.0
 CONCURRENCY = 8
 DRAFT_TOKENS = 4
-# The smaller model on both sides: what is tested is who answers, not how well.
+# The smaller model on both sides: the tests are about who answers, not about acceptance.
 MODEL = str(bundled_model("drafter"))
 SMALL = ["--model", MODEL, "--dtype", "float32", "--threads", "1"]
 
 
 class Fleet:
-    """The processes by name: v1, v2, d1, d2, and v3, which is listed and not there at first.
+    """Processes by name: v1, v2, d1, d2; and v3, which is listed but not started at first.
 
-    All have time to drain but v2.
+    All but v2 have time to drain.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -60,7 +60,7 @@ class Fleet:
         self.wait(*names)
 
     def terminate(self, *names: str) -> None:
-        """SIGTERM; they must end by themselves."""
+        """Sends SIGTERM; the processes must end by themselves with status 0."""
         for name in names:
             self.processes[name].kill(signal.SIGTERM)
         for name in names:
@@ -74,12 +74,12 @@ class Fleet:
         return self.processes[name].log_file.read_text()
 
     def wait_for_sessions(self, *names: str) -> None:
-        """Returns when each of these verifiers and drafters has one."""
+        """Returns when each of these verifiers and drafters has a session."""
         at = [(self.processes[name].address, self.processes[name].role) for name in names]
         until(lambda: all(sessions_of(*each) for each in at), 60)
 
     def wait_for_forwards(self, drafter: str, count: int) -> None:
-        """Returns when it has run so many more."""
+        """Returns when the drafter has run `count` more forward passes."""
         wait_for_forwards(self.processes[drafter].address, count, "drafter")
 
     def end(self) -> None:
@@ -126,23 +126,23 @@ def expected(client: Client, cases: list[Case]) -> list[list[int]]:
 
 @dataclass
 class Load:
-    """What came of cases that were asked again and again while something happened."""
+    """What repeated cases gave while something happened."""
 
-    said: list[list[int]]  # the tokens of each
+    said: list[list[int]]  # the tokens of each case
     figures: list[pb.SpeculationFigures]  # of every answer
 
 
 def under_load(client: Client, cases: list[Case], happens: Callable[[], None]) -> Load:
-    """All cases, asked again and again until something has happened; none may fail.
+    """Repeats all cases until `happens` has returned; no request may fail.
 
-    A model drafts in every round, or nobody would miss a drafter.
+    A model drafts in every round; otherwise a missing drafter would have no effect.
     """
     begun, over = threading.Event(), threading.Event()
     figures: list[pb.SpeculationFigures] = []
 
     def ask(case: Case) -> tuple[int, ...]:
         begun.set()
-        # To the last token: sessions that end soon would all be over before anybody is told to.
+        # Without an end token: short sessions would all be over before a service is stopped.
         answer = client.once(case, "speculative", max_draft_tokens=DRAFT_TOKENS, ignore_eos=True)
         figures.append(answer.summary.speculation)
         return tuple(answer.token_ids)
@@ -166,7 +166,7 @@ def under_load(client: Client, cases: list[Case], happens: Callable[[], None]) -
 
 
 def test_a_chat_stays_where_its_turns_are(client: Client) -> None:
-    """Of two verifiers one has computed them; by chance all turns would rarely find it."""
+    """All turns go to the verifier that computed the earlier ones; by chance they rarely would."""
     text = tuple(range(100, 300))
     for turn in range(8):
         case = Case(text, 8, {"temperature": 0.8, "seed": turn})
@@ -178,7 +178,7 @@ def test_a_chat_stays_where_its_turns_are(client: Client) -> None:
 def test_sessions_are_spread_and_who_drains_finishes_them(
     fleet: Fleet, client: Client, cases: list[Case], expected: list[list[int]]
 ) -> None:
-    """SIGTERM of a verifier and a drafter: both end with status 0, no session is reopened."""
+    """SIGTERM of a verifier and a drafter: both end with status 0, and no session is reopened."""
 
     def drain() -> None:
         fleet.wait_for_sessions("v1", "v2", "d1", "d2")
@@ -193,12 +193,12 @@ def test_sessions_are_spread_and_who_drains_finishes_them(
 def test_a_new_one_takes_over_from_those_that_end_too_soon(
     fleet: Fleet, client: Client, cases: list[Case], expected: list[list[int]]
 ) -> None:
-    """A third verifier joins; the second has no time to finish, the last drafter none at all."""
+    """A third verifier joins. The second has no time to drain, and the last drafter is killed."""
     fleet.serve("v3")
 
     def replace() -> None:
         fleet.wait_for_sessions("v2", "v3", "d2")
-        fleet.wait_for_forwards("d2", 8 * len(cases))  # more than prompts take
+        fleet.wait_for_forwards("d2", 8 * len(cases))  # more than the prompts take
         fleet.processes["d2"].kill()
         fleet.terminate("v2")
 

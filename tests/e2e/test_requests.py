@@ -1,4 +1,4 @@
-"""What a client may say, what it is told when it says something else, and what it gets back."""
+"""Requests over gRPC: bad fields, limits and ends of an output, cancellation, overload."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ BAD = [
 
 @pytest.mark.parametrize(("field", "change"), BAD, ids=[f"{i}-{b[0]}" for i, b in enumerate(BAD)])
 def test_bad_input_names_its_field(client: Client, field: str, change: Change) -> None:
-    """INVALID_ARGUMENT with the field in text and in BadRequest; never INTERNAL."""
+    """INVALID_ARGUMENT with the field's name in the message and in BadRequest; never INTERNAL."""
     said = Case((5, 6, 7), 4).parameters("speculative")
     change(said)
     with pytest.raises(grpc.RpcError) as caught:
@@ -85,7 +85,7 @@ def test_bad_input_names_its_field(client: Client, field: str, change: Change) -
 def test_stream_once_text_and_figures_agree(
     client: Client, cases: list[Case], strategy: str
 ) -> None:
-    """One truth in pieces, in the whole answer, in the text and in the figures."""
+    """Streamed pieces, whole answer, text and figures agree."""
     case = cases[7]
     whole = client.once(case, strategy, ignore_eos=True)
     said = case.parameters(strategy, ignore_eos=True)
@@ -116,7 +116,7 @@ def test_max_tokens_is_exact(client: Client, cases: list[Case], limit: int) -> N
 def test_a_stop_text_ends_all_strategies_at_the_same_token(
     client: Client, cases: list[Case]
 ) -> None:
-    """A stop text taken from across token boundaries is never shown, not even in part."""
+    """A stop text that spans several tokens is never sent, not even in part."""
     case = cases[7]
     text = client.once(case, "autoregressive", ignore_eos=True).text
     stop = text[len(text) // 2 : len(text) // 2 + 7]
@@ -141,7 +141,7 @@ def test_a_stop_token_is_the_last_one(client: Client, cases: list[Case]) -> None
 
 
 def test_the_context_length_ends_the_text(client: Client) -> None:
-    """The last rounds have no room for a draft, and the text is as long as it can be."""
+    """The last rounds have no room for a draft, and the output fills the context."""
     case = Case(tuple(range(10, 2050)), 64)
     answers = [client.once(case, strategy, ignore_eos=True) for strategy in STRATEGIES]
     assert {len(answer.token_ids) for answer in answers} == {2048 - len(case.prompt)}
@@ -149,16 +149,17 @@ def test_the_context_length_ends_the_text(client: Client) -> None:
 
 
 def test_characters_of_several_tokens(client: Client) -> None:
-    """Round trip through Tokenize and Detokenize, characters of up to four bytes included."""
+    """Tokenize and Detokenize round-trip characters of up to four bytes."""
     text = "naïve 中文 🙂 x = 1\n\tpass"
     token_ids = client.stub.Tokenize(pb.TokenizeRequest(text=text)).token_ids
     assert client.stub.Detokenize(pb.DetokenizeRequest(token_ids=token_ids)).text == text
 
 
 def test_a_cancelled_request_frees_its_sessions(stack: Stack, client: Client) -> None:
-    """Cancel and deadline alike: no session is left on the verifier within a second or two.
+    """After a cancel and after a deadline, the verifier's sessions are soon freed.
 
-    Hot, so that no text loops and 2000 tokens take many times the deadline on any machine.
+    The temperature is high so that no text loops; 2000 tokens take many times the deadline on any
+    machine.
     """
     said = Case((5, 6, 7), 2000, {"temperature": 1.5}).parameters("speculative", ignore_eos=True)
     call = client.stub.Generate(pb.GenerateRequest(parameters=said))
@@ -186,7 +187,10 @@ async def test_too_many_requests_are_told_to_come_back(orchestrator: InProcess) 
 async def test_who_reads_slowly_has_room_only_while_something_is_generated(
     orchestrator: InProcess,
 ) -> None:
-    """More than the connection holds is left unread."""
+    """A client that does not read frees its place once everything has been generated.
+
+    The output is larger than what the connection buffers, and nothing of it is lost.
+    """
     long = Case((5, 6, 7), 1000).parameters("autoregressive", ignore_eos=True, logprobs=20)
     short = Case((5, 6, 7), 1).parameters("autoregressive")
     async with orchestrator(max_requests=1) as address, grpc.aio.insecure_channel(address) as to:

@@ -1,4 +1,4 @@
-"""OpenAI's Responses API, by OpenAI's own client: said, streamed, called, reasoned, refused."""
+"""OpenAI's Responses API by OpenAI's client: text, streams, tools, reasoning, refusals."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAMED = {"type": "function", "name": "add_person"}
 
 
 class Digit(BaseModel):
-    """What an answer can be held to."""
+    """The form of a structured answer."""
 
     a: int = Field(ge=0, le=9)
 
@@ -38,14 +38,14 @@ def respond(api: OpenAI, seed: int = 11, **said: Any) -> Any:
 
 
 def events(api: OpenAI, **said: Any) -> list[Any]:
-    """Of the same answer; numbered from 0 without a gap."""
+    """The events of the same request streamed; they must be numbered from 0 without a gap."""
     told = list(respond(api, stream=True, **said))
     assert [event.sequence_number for event in told] == list(range(len(told)))
     return told
 
 
 def without_ids(response: Any) -> Any:
-    """What is the same in two answers of one request."""
+    """The answer without what differs between two answers of one request."""
     plain = response.model_dump(exclude={"id", "created_at", "metrics"})
     for item in plain["output"]:
         item.pop("id")
@@ -64,7 +64,7 @@ def test_tokens_are_counted_as_the_answer_counts_them(api: OpenAI) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_an_answer_is_that_of_the_chat(api: OpenAI, seed: int) -> None:
-    """Whole and streamed, with drafts and without."""
+    """The answer equals that of the chat API, whole and streamed, with drafts and without."""
     messages: Any = [
         {"role": "system", "content": "Be brief."}, {"role": "user", "content": QUESTION}
     ]  # fmt: skip
@@ -108,7 +108,7 @@ def test_ways_to_say_the_same(api: OpenAI, said: Any) -> None:
 
 
 def test_items_of_the_answer_go_back(api: OpenAI) -> None:
-    """As the client has them: the next prompt is that of the chat with the same messages."""
+    """The client's items can be sent back: the prompt is that of the same chat messages."""
     first = respond(api)
     more = {"role": "user", "content": "Go on."}
     asked = [{"role": "user", "content": QUESTION}, *first.to_dict()["output"], more]
@@ -145,7 +145,7 @@ def test_a_call_that_is_required(api: OpenAI, choice: Any, seed: int) -> None:
 
 @pytest.mark.parametrize("chosen", [False, True])
 def test_a_call_of_a_function_in_a_namespace(api: OpenAI, chosen: bool) -> None:
-    """It is the call of the function alone, and says both names; both come back."""
+    """The call names the function and its namespace; sent back, both are accepted."""
     name: dict[str, Any] = {"name": "add_person", "namespace": "people"}
     inside = {"type": "namespace", "name": "people", "description": "", "tools": TOOLS[:1]}
     said: dict[str, Any] = {
@@ -169,7 +169,7 @@ def test_a_call_of_a_function_in_a_namespace(api: OpenAI, chosen: bool) -> None:
 
 @pytest.mark.parametrize("chosen", [False, True])
 def test_a_custom_tool_is_called_with_text(api: OpenAI, chosen: bool) -> None:
-    """And its call comes back; the same whole and streamed."""
+    """A custom tool gets plain text, whole and streamed, and its call can be sent back."""
     tool = {"type": "custom", "name": "write", "description": "Writes it down."}
     said: dict[str, Any] = {
         "tools": [tool], "max_output_tokens": 200, "parallel_tool_calls": False,
@@ -239,7 +239,7 @@ def test_reasoning_is_an_item_of_its_own(reasoner: OpenAI) -> None:
         assert "".join(deltas) == thought
         back = [{"role": "user", "content": SHOWN}, *answer.to_dict()["output"]]
         respond(reasoner, input=[*back, {"role": "user", "content": "x"}], max_output_tokens=1)
-    assert both >= 2  # others go on reasoning
+    assert both >= 2  # the others do not end their reasoning
 
 
 @pytest.mark.parametrize(
@@ -273,14 +273,14 @@ def test_reasoning_is_an_item_of_its_own(reasoner: OpenAI) -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("stream", [False, True])
 def test_what_is_refused(api: OpenAI, said: dict[str, Any], param: str, stream: bool) -> None:
-    """By the name that its client used, before anything is streamed."""
+    """The error names the field as the client wrote it, before anything is streamed."""
     with pytest.raises(openai.BadRequestError) as caught:
         respond(api, **said, stream=stream)
     assert caught.value.param == param
 
 
 def test_an_answer_without_a_limit_ends_itself(api: OpenAI) -> None:
-    """As far as the context goes: the chats' and responses' limit, where the server has none."""
+    """The context is the only limit, as with chats, where neither client nor server sets one."""
     said: dict[str, Any] = {"extra_body": {"ignore_eos": True}, "temperature": 0}
     answer = respond(api, max_output_tokens=None, **said)
     assert answer.usage.total_tokens == 2048 and answer.max_output_tokens is None
@@ -289,7 +289,7 @@ def test_an_answer_without_a_limit_ends_itself(api: OpenAI) -> None:
 
 
 def test_web_pages_of_other_origins_may_not_call(base: str) -> None:
-    """Unless the setting allows it, browsers are told nothing that would let them."""
+    """Without the setting, no CORS header allows pages of other origins to call."""
     asked = {"Origin": "http://elsewhere", "Access-Control-Request-Method": "POST"}
     answer = httpx.options(f"{base}/v1/responses", headers=asked)
     assert "access-control-allow-origin" not in answer.headers

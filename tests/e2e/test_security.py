@@ -1,4 +1,4 @@
-"""All roles under mutual TLS with API keys in front: who gets in, and what the logs keep."""
+"""All roles under mutual TLS with API keys: who gets in, and no secrets in logs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Code = grpc.StatusCode
 
 
 class Deployment:
-    """Verifier, drafter and orchestrator, each with a certificate of one authority."""
+    """Verifier, drafter and orchestrator, with certificates of one authority."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -83,7 +83,7 @@ class Deployment:
     def channel(
         self, role: str, authority: Authority | None = None, shown: Pair | None = None
     ) -> Iterator[grpc.Channel]:
-        """A client's; of our authority and without a certificate unless told so."""
+        """A client's channel; by default it trusts our authority and shows no certificate."""
         credentials = grpc.ssl_channel_credentials(
             (authority or self.authority).ca.read_bytes(),
             shown.key.read_bytes() if shown else None,

@@ -1,4 +1,4 @@
-"""A role that cannot start says in one line what is wrong and ends with status 2."""
+"""Starting and stopping: a role that cannot start prints one line and exits with status 2."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from tests.support.rich_errors import detail
 from tests.support.typed import ANY_PORT
 from tests.support.waiting import until
 
-# Of a process that has to import everything first, on a machine that has other things to do.
+# Time for a process that imports everything on a busy machine.
 START_S, STOP_S = 240.0, 60.0
-TIMEOUT_S = 120.0  # of an orchestrator's search for a verifier
+TIMEOUT_S = 120.0  # for an orchestrator's search for a verifier
 
 
 def refused(module: str, *flags: str, **environment: str) -> str:
-    """What the process says last; it must have ended with status 2 and without a traceback."""
+    """The last line of a process that must exit with status 2 and without a traceback."""
     ended = subprocess.run(
         [sys.executable, "-m", module, *flags],
         env={**os.environ, **environment},
@@ -55,7 +55,7 @@ def refused(module: str, *flags: str, **environment: str) -> str:
 
 @contextmanager
 def started(role: str, flags: list[str], folder: Path) -> Iterator[RoleProcess]:
-    """The role's process; whatever fails meanwhile, nothing of it is left."""
+    """The role's process, which is killed at the end whatever happens."""
     process = RoleProcess(role, flags, folder)
     process.start()
     try:
@@ -112,7 +112,7 @@ def test_occupied_port(module: str, flag: str) -> None:
 
 
 def test_sigterm_while_waiting_for_a_verifier(tmp_path: Path) -> None:
-    """A role that waits for its services stops when told to."""
+    """SIGTERM stops a role that is waiting for other services."""
     flags = ["--listen", "127.0.0.1:0", "--verifiers", "127.0.0.1:1"]
     with started("orchestrator", flags, tmp_path) as waiting:
         until(lambda: "waiting for a verifier" in waiting.log_file.read_text(), START_S)
@@ -139,14 +139,14 @@ def test_sigterm_lets_running_requests_finish(
 
 
 def test_nothing_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:
-    """SIGKILL leaves the launcher no time to stop anybody."""
+    """SIGKILL gives the launcher no time to stop its services; they end by themselves."""
     config = tmp_path / "stack.toml"
     config.write_text(ANY_PORT)
     command = [sys.executable, "-m", "orchestrator.cli", "up", "--config", str(config)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as launcher:
         assert launcher.stdout is not None
         for line in launcher.stdout:
-            if line.startswith("ready") and "drafter" in line:  # the orchestrator still starts
+            if line.startswith("ready") and "drafter" in line:  # the orchestrator is still starting
                 break
         family = psutil.Process(launcher.pid).children(recursive=True)
         launcher.kill()
@@ -160,7 +160,7 @@ def test_nothing_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:
 async def test_a_drafter_with_another_vocabulary_is_refused(
     stack: Stack, orchestrator: InProcess, tmp_path: Path
 ) -> None:
-    """At the start, with both fingerprints."""
+    """The orchestrator refuses to start, and names both fingerprints."""
     info: Any = shared.ModelInfo()
     info.CopyFrom(await drafter_info(stack))
     info.vocabulary_fingerprint = "0123456789abcdef"
@@ -180,7 +180,7 @@ async def test_a_drafter_with_another_vocabulary_is_refused(
 async def test_no_verifier_is_said_at_once(
     stack: Stack, orchestrator: InProcess, cases: list[Case]
 ) -> None:
-    """UNAVAILABLE with a hint when to come back, in much less than any timeout."""
+    """UNAVAILABLE with a retry hint, long before any timeout."""
     add = verifier_pb2_grpc.add_VerifierServicer_to_server
     async with grpc.aio.insecure_channel(stack.processes["verifier"].address) as channel:
         passing = fakes.FlakyVerifier(channel, "gone")
@@ -202,7 +202,7 @@ async def test_no_verifier_is_said_at_once(
 
 
 def test_sigterm_is_obeyed_while_a_model_loads(tmp_path: Path) -> None:
-    """Loading takes minutes; a supervisor would kill the process in the middle of it."""
+    """Loading can take minutes, after which a supervisor would kill the process."""
     command = [sys.executable, "-m", "verifier_service", "--model", str(bundled_model("verifier"))]
     file = tmp_path / "log"
     with file.open("w") as log:

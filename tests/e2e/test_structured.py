@@ -1,4 +1,4 @@
-"""Answers of a form that the client names, by OpenAI's own client and by gRPC."""
+"""Structured outputs, by OpenAI's client and by gRPC."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GBNF = 'root ::= "yes" | "no" " really"?'
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_json_by_a_schema(api: OpenAI, seed: int) -> None:
-    """Whole and streamed, with drafts and without: one text, which ends by itself."""
+    """Whole and streamed, with drafts and without: the same text, which ends by itself."""
     said: dict[str, Any] = {"response_format": NAMED, "seed": seed, "max_tokens": 200}
     plain = talk(api, **said, extra_body={"speculative": {"strategy": "autoregressive"}})
     answer = talk(api, **said)
@@ -78,7 +78,7 @@ def test_what_cannot_be_followed(api: OpenAI, field: str, said: dict[str, Any]) 
 
 
 def refused(client: Client, case: Case) -> str:
-    """The field that is to blame."""
+    """The field that the refusal names."""
     with pytest.raises(grpc.RpcError) as caught:
         client.once(case, "fused")
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -92,7 +92,7 @@ def test_by_grpc(client: Client, cases: list[Case]) -> None:
 
 
 def test_what_grows_too_large_on_the_way(client: Client, cases: list[Case]) -> None:
-    """The request ends, by the field's name, and the next one is served as ever."""
+    """A grammar that grows too large while generating ends its request only; the next is served."""
     growing = Case(cases[0].prompt, 400, {"grammar": {"regex": "(a{1,1000}){1,1000}"}})
     assert refused(client, growing) == "grammar.regex"
     sound = Case(cases[0].prompt, 40, {"grammar": {"regex": "a{3}"}})
@@ -101,7 +101,7 @@ def test_what_grows_too_large_on_the_way(client: Client, cases: list[Case]) -> N
 
 @pytest.mark.timeout(300)
 def test_what_becomes_too_slow_on_the_way(client: Client, cases: list[Case]) -> None:
-    """A grammar that reads a text in many ways would stop the verifier, and all who share it."""
+    """An ambiguous grammar would keep the verifier, and all its requests, busy; it is ended."""
     lark = 'start: e "%%%%%"\ne: e e e | e e | T | T T | T e | e T\nT: /[a-z ]/'
     slow = Case(cases[0].prompt, 400, {"grammar": {"grammar": lark}})
     assert refused(client, slow) == "grammar.grammar"
@@ -122,7 +122,7 @@ def test_by_the_python_client(stack: Stack) -> None:
 def test_a_grammar_that_would_end_or_stop_a_service(
     api: OpenAI, http: httpx.Client, client: Client, cases: list[Case]
 ) -> None:
-    """The orchestrator answers others meanwhile, and everybody lives."""
+    """The orchestrator answers others while it checks such a grammar, and all services survive."""
     rules = "\n".join(f"r{number}: r{number + 1}" for number in range(4000))
     deep = {"grammar": f'start: r0\n{rules}\nr4000: "a"'}
     slow = {"json": '{"type": "integer", "multipleOf": 999983}'}

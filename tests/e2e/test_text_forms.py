@@ -1,4 +1,4 @@
-"""What else an answer may tell, and how its prompt may end: vLLM's further fields."""
+"""vLLM's further fields: token ids, special tokens, stop texts, truncation, continued messages."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_token_ids_beside_the_text(http: httpx.Client) -> None:
 
 @pytest.mark.parametrize("path", ["completions", "chat/completions"])
 def test_token_ids_of_a_stream(http: httpx.Client, path: str) -> None:
-    """The prompt's come once for each choice, or once where all have one."""
+    """The prompt's ids are sent once per choice, or once in all if the choices share a prompt."""
     kind: dict[str, Any] = {"prompt": PROMPT}
     if path != "completions":
         kind = {"messages": [{"role": "user", "content": "x"}]}
@@ -67,7 +67,7 @@ def test_token_ids_of_a_stream(http: httpx.Client, path: str) -> None:
 
 
 def test_special_tokens_are_named_where_asked_for(http: httpx.Client) -> None:
-    """But for the one that ends the text, unless that is asked for too."""
+    """All but the token that ends the text, unless that is requested too."""
     biased: dict[str, Any] = {"logit_bias": {END: CERTAIN}, "max_tokens": 3}
     on = {"ignore_eos": True, "skip_special_tokens": False}
     assert complete(http, **biased, ignore_eos=True)["text"] == ""
@@ -104,7 +104,7 @@ def test_no_more_of_a_prompt_is_read_than_is_asked_for(http: httpx.Client) -> No
 
 
 def test_a_last_message_that_is_gone_on_with(http: httpx.Client) -> None:
-    """The prompt ends with it: no turn is closed behind it, and none is opened."""
+    """The prompt ends with that message: its turn is not closed and no other is opened."""
     turns = [("user", "Count."), ("assistant", "1, 2, 3,  ")]
     answer = chat(http, turns, continue_final_message=True, return_token_ids=True)
     prompt = TOKENIZER.decode(answer.json()["prompt_token_ids"])

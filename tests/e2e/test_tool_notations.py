@@ -1,4 +1,4 @@
-"""Required calls in notations that are no JSON objects, by OpenAI's own client."""
+"""Required tool calls in notations that are not JSON, by OpenAI's client."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ PLAIN = {"speculative": {"strategy": "autoregressive"}}
 def caller(
     stack: Stack, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[OpenAI]:
-    """Of an orchestrator with that chat template, before the stack's services."""
+    """OpenAI's client of an orchestrator with one of the templates, on the stack's services."""
     template = getattr(chat_templates, request.param)
-    # The bundled model would reason on and on: it has never seen what ends that.
+    # The bundled model has never seen the mark that ends reasoning and would not stop.
     flags = ("--reasoning-parser", "none")
     with own_orchestrator(stack, tmp_path_factory.mktemp("caller"), template, *flags) as client:
         yield client
 
 
 def streamed(chunks: Any) -> tuple[str, str, str]:
-    """Name, arguments and the reason of the end, put together as clients do."""
+    """Name, arguments and finish reason, assembled as clients do."""
     name, arguments, reason = "", "", ""
     for chunk in chunks:
         (choice,) = chunk.choices
@@ -68,7 +68,7 @@ def streamed(chunks: Any) -> tuple[str, str, str]:
 
 
 def test_a_call_that_is_required(caller: OpenAI) -> None:
-    """Whole and streamed, with drafts and without: the same call, as the schema says."""
+    """Whole and streamed, with drafts and without: the same call, valid by the schema."""
     for seed in SEEDS:
         said: dict[str, Any] = {
             "tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False,

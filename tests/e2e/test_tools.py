@@ -1,4 +1,4 @@
-"""Tools that a chat offers, by OpenAI's own client: asked for, called, answered."""
+"""Tool calls of chats, by OpenAI's client: required, optional, and answered."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ PLAIN = {"speculative": {"strategy": "autoregressive"}}
 
 
 def called(message: Any) -> list[tuple[str, str]]:
-    """Names and arguments; ids are of their own."""
+    """Names and arguments of the calls, whose ids must differ."""
     assert len({call.id for call in message.tool_calls}) == len(message.tool_calls)
     return [(call.function.name, call.function.arguments) for call in message.tool_calls]
 
 
 def streamed(chunks: Any) -> tuple[str, list[tuple[str, str]], str]:
-    """Content, calls and the reason of the end, put together as clients do."""
+    """Content, calls and finish reason, assembled as clients do."""
     content, reason = "", ""
     calls: list[tuple[str, str]] = []
     for chunk in chunks:
@@ -51,7 +51,7 @@ def streamed(chunks: Any) -> tuple[str, list[tuple[str, str]], str]:
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
 @pytest.mark.parametrize("choice", ["required", NAMED], ids=["required", "named"])
 def test_a_call_that_is_required(api: OpenAI, choice: Any, seed: int) -> None:
-    """Whole and streamed, with drafts and without: the same calls, as the schemas say."""
+    """Whole and streamed, with drafts and without: the same calls, valid by the schemas."""
     said: dict[str, Any] = {"tools": TOOLS, "tool_choice": choice, "seed": seed, "max_tokens": 400}
     if choice == "required":
         said["parallel_tool_calls"] = False
@@ -66,7 +66,7 @@ def test_a_call_that_is_required(api: OpenAI, choice: Any, seed: int) -> None:
 
 
 def test_several_calls(api: OpenAI) -> None:
-    """As many as the model likes; here its limit ends them."""
+    """The model may make several calls; here only `max_tokens` ends them."""
     said: dict[str, Any] = {"tools": TOOLS, "tool_choice": "required", "seed": 5, "max_tokens": 300}
     several = [talk(api, **{**said, "seed": seed}).choices[0] for seed in range(6)]
     assert max(len(one.message.tool_calls) for one in several) > 1
@@ -88,7 +88,7 @@ FORM: Any = {"type": "json_schema", "json_schema": {"name": "digit", "schema": {
 
 
 def test_a_call_or_else_a_form(api: OpenAI) -> None:
-    """Where both are asked for, an answer is one of them; the same with drafts and without."""
+    """With tools and a response format, an answer is one or the other, drafted or not."""
     said: dict[str, Any] = {
         "tools": TOOLS,
         "response_format": FORM,
@@ -133,7 +133,7 @@ def test_tools_that_must_not_be_called_are_not_shown(api: OpenAI) -> None:
 
 
 def test_what_a_tool_said_goes_back(api: OpenAI) -> None:
-    """The answer's own message, as the client has it, and the tool's."""
+    """The client's own message with the call, and the tool's answer, are accepted as messages."""
     question: Any = {"role": "user", "content": "Who is there?"}
     said: dict[str, Any] = {"tools": TOOLS, "max_tokens": 400, "seed": 1}
     first = talk(api, **said, messages=[question], tool_choice=NAMED).choices[0].message
@@ -167,5 +167,5 @@ def test_what_cannot_be_called(api: OpenAI, field: str, said: dict[str, Any]) ->
     with pytest.raises(openai.BadRequestError) as caught:
         talk(api, **said)
     assert caught.value.param == field
-    if field == "tools":  # what the client wrote, and not the grammar that we made of all
+    if field == "tools":  # of the client's schema, not of the grammar that we combined from all
         assert "Invalid type: objct" in str(caught.value) and "lark" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""All ways to draft that differ in where drafts come from."""
+"""All strategies and settings that differ in where drafts come from."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ OUROBOROS_OFF = dict.fromkeys(
 
 @dataclass(frozen=True)
 class Way:
-    """A strategy, and the switches of its parts."""
+    """A strategy and the settings of its parts."""
 
     name: str
     strategy: str
     fields: dict[str, object] = field(default_factory=dict)
     heard_by: tuple[str, ...] = ("orchestrator",)  # roles that follow the log for its requests
-    from_phrases: bool = False  # whether it drafts from what others said
-    weighs: bool = False  # and from other sources, of which it takes the likelier
+    from_phrases: bool = False  # whether it drafts from phrases of other requests
+    weighs: bool = False  # whether it weighs them against other sources and takes the likelier
 
     def parameters(self, case: Case, tenant: str = "", **more: Any) -> pb.GenerationParameters:
-        """Those of a request; what the way says of drafts comes before what `more` says."""
+        """The request's parameters; the way's own speculation fields win over those in `more`."""
         asked = case.parameters(self.strategy, tenant=tenant, **more)
         asked.speculation.MergeFrom(pb.SpeculationParameters(**self.fields))  # type: ignore[arg-type]
         return asked
 
 
 def part(**on: bool) -> dict[str, object]:
-    """Ouroboros with these parts alone."""
+    """Ouroboros with only these parts on."""
     return {"ouroboros": shared.OuroborosParameters(**{**OUROBOROS_OFF, **on})}  # type: ignore[arg-type]
 
 
@@ -47,7 +47,7 @@ def _source(name: str) -> dict[str, object]:
     return {"fused": sources, "max_draft_tokens": 16}
 
 
-# What `ouroboros` is that drafts from the history of others.
+# Settings of an `ouroboros` that drafts from other requests' phrases.
 BOTH: dict[str, Any] = {"heard_by": ("orchestrator", "drafter"), "from_phrases": True}
 WAYS = (
     Way("speculative", "speculative"),

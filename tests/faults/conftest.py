@@ -1,4 +1,7 @@
-"""One fleet for the faults that mend within seconds; the others are for `make test-faults`."""
+"""Fixtures of the fault tests.
+
+One fleet serves the faults that are over within seconds; the other tests run by `make test-faults`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ TIMEOUT_S = 900
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes minutes runs where it is asked for."""
+    """Skips the tests that take minutes unless they are requested."""
     chosen = [item for item in items if item.get_closest_marker("faults")]
     only_on_request(
         chosen, variable=WANTED, timeout_s=TIMEOUT_S, reason="takes minutes: run `make test-faults`"
@@ -25,14 +28,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def shared_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """Two of every role."""
+    """Two processes of every role."""
     with Fleet(tmp_path_factory.mktemp("fleet")) as fleet:
         yield fleet
 
 
 @pytest.fixture
 def fleet(shared_fleet: Fleet) -> Iterator[Fleet]:
-    """The shared fleet, whole; afterwards no session, request or traceback may be left."""
+    """The shared fleet, complete; afterwards no session, request or traceback may be left."""
     shared_fleet.whole()
     yield shared_fleet
     shared_fleet.wait_until_free()
@@ -42,11 +45,11 @@ def fleet(shared_fleet: Fleet) -> Iterator[Fleet]:
 
 @pytest.fixture(scope="session")
 def requests() -> list[Case]:
-    """One for each of sixteen clients."""
+    """One request for each of sixteen clients."""
     return make_cases()
 
 
 @pytest.fixture(scope="session")
 def undisturbed(shared_fleet: Fleet, requests: list[Case]) -> list[list[int]]:
-    """What each must be answered, token for token."""
+    """The output that each request must have, token for token."""
     return plain(shared_fleet.orchestrators[0], requests)

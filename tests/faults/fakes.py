@@ -1,4 +1,4 @@
-"""Services that misbehave on purpose, speaking the real protocol on this process's loop."""
+"""Misbehaving services that speak the real protocol on this process's event loop."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def garbage_estimates(asked: drafter_pb2.ProposeDraft, chance: random.Random) ->
 
 
 def boasting(asked: drafter_pb2.ProposeDraft, chance: random.Random) -> Reply:
-    """A draft like any other, and figures of which two are more than a field holds."""
+    """An ordinary draft, with counts and times larger than their fields should ever hold."""
     reply = wrong_chain(asked, chance)
     reply.proposed_nodes = reply.timings.forwards = 2**32 - 1
     reply.timings.service_ns = reply.timings.forward_ns = 2**64 - 1
@@ -102,7 +102,7 @@ def broken(_asked: drafter_pb2.ProposeDraft, _: random.Random) -> Reply:
 
 
 class FakeDrafter(drafter_pb2_grpc.DrafterServicer):
-    """Answers as `behavior` says, `delay_s` later."""
+    """Answers every proposal with `behavior`'s reply, after `delay_s`."""
 
     def __init__(self, info: Any, behavior: Behavior, delay_s: float = 0.0) -> None:
         self._info = info
@@ -139,9 +139,10 @@ class FakeDrafter(drafter_pb2_grpc.DrafterServicer):
 
 
 class ScriptedVerifier(verifier_pb2_grpc.VerifierServicer):
-    """Needs no model: says 1, 2, 3 … by position and accepts nothing; hangs from `hangs_at` on.
+    """A verifier without a model: it emits each position as a token and accepts nothing.
 
-    Its vocabulary ends before `vocabulary_size`, as far as drafts are concerned.
+    It hangs once the committed length is `hangs_at`. Drafts with tokens from `vocabulary_size` on
+    are refused.
     """
 
     def __init__(
@@ -150,13 +151,13 @@ class ScriptedVerifier(verifier_pb2_grpc.VerifierServicer):
     ) -> None:  # fmt: skip
         self._hangs_at = hangs_at
         self._vocabulary_size = vocabulary_size
-        self._accepted = accepted  # once, at the first draft
+        self._accepted = accepted  # as the nodes accepted in the first draft, once
         self._ended = asyncio.Event()
         self.times_given: list[float | None] = []
         self.open_sessions = 0
 
     def end(self) -> None:
-        """Whoever hangs is let go, without an answer."""
+        """Ends the streams that hang, without an answer."""
         self._ended.set()
 
     async def Verify(self, messages: Any, context: Any) -> AsyncIterator[Any]:
@@ -189,7 +190,7 @@ class ScriptedVerifier(verifier_pb2_grpc.VerifierServicer):
 
 
 class FlakyVerifier(verifier_pb2_grpc.VerifierServicer):
-    """Passes everything on to a real verifier and spoils every third verdict of a stream."""
+    """Relays to a real verifier and spoils every third answer of a stream."""
 
     def __init__(self, channel: grpc.aio.Channel, fault: str) -> None:
         self._stub = verifier_pb2_grpc.VerifierStub(channel)
@@ -220,7 +221,7 @@ class FlakyVerifier(verifier_pb2_grpc.VerifierServicer):
                         raise SessionLost("dropped on purpose")
                     if self._fault == "stale":
                         raise StaleSession(assumed=answer.committed_length, actual=1)
-                    if self._fault == "late":  # of whoever is between: there is time left
+                    if self._fault == "late":  # a proxy's: there is time left
                         raise DeadlineExceeded
                     if self._fault == "end":
                         return
@@ -235,7 +236,7 @@ class FlakyVerifier(verifier_pb2_grpc.VerifierServicer):
 
 @asynccontextmanager
 async def black_hole() -> AsyncIterator[str]:
-    """Takes connections and never says a word."""
+    """Accepts connections and never sends a byte."""
     taken: list[asyncio.StreamWriter] = []
     server = await asyncio.start_server(lambda _, writer: taken.append(writer), "127.0.0.1", 0)
     try:
@@ -250,7 +251,7 @@ async def black_hole() -> AsyncIterator[str]:
 async def listening(
     add: Callable[[Any, Any], None], servicer: Any, port: int = 0
 ) -> AsyncIterator[str]:
-    """Serves it on this port of the loopback, or on a free one."""
+    """Serves `servicer` on this loopback port, or on a free one."""
     server = grpc.aio.server(interceptors=[ErrorInterceptor()])
     add(servicer, server)
     port = server.add_insecure_port(f"127.0.0.1:{port}")

@@ -1,4 +1,4 @@
-"""Two of every role on loopback, to be killed, frozen and started again."""
+"""Two processes of every role on loopback, to be killed, frozen and restarted."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ from tests.support.tcp_proxy import TcpProxy
 from tests.support.waiting import until
 
 ROLES = {"v": "verifier", "d": "drafter", "o": "orchestrator"}
-# The smaller model on both sides: what is tested is who answers, not how well.
+# The smaller model on both sides: the tests are about who answers, not about acceptance.
 MODEL = str(bundled_model("drafter"))
 MODEL_FLAGS = ["--model", MODEL, "--dtype", "float32", "--threads", "1"]
 FREED_S = 60.0
-# By then every orchestrator has asked a replica that is back: a second, and gRPC's reconnecting.
+# After this time every orchestrator has found a restarted replica: it asks every second, and gRPC
+# has to reconnect.
 JOINED_S = 3.0
 RUNNING = "draftloop_num_requests_running"
 
 
 class Orchestrator(ServiceProcess):
-    """With the address of its other door."""
+    """An orchestrator process that also listens for HTTP, at `http_address`."""
 
     def __init__(self, flags: Sequence[str], folder: Path) -> None:
         self.http_address = f"127.0.0.1:{quiet_port()}"
@@ -40,10 +41,10 @@ class Orchestrator(ServiceProcess):
 
 
 class Fleet:
-    """v1, v2, d1, d2 and the orchestrators; use as a context manager.
+    """The processes v1, v2, d1, d2 and the orchestrators; use as a context manager.
 
-    With `wired` the orchestrators reach all others through the proxies in `wires`. `flags` are
-    further ones by role.
+    With `wired` the orchestrators reach all other services through the proxies in `wires`. `flags`
+    are additional flags by role.
     """
 
     def __init__(
@@ -105,18 +106,18 @@ class Fleet:
             process.kill()
 
     def spare(self) -> list[str]:
-        """Those whose twin could take over: every orchestrator knows it by now."""
+        """The processes that may be killed: every orchestrator knows the role's other process."""
         known = {name for name, process in self.processes.items() if _joined(process)}
         return sorted(name for name in known if _twin(name) in known)
 
     def revive(self, *names: str) -> None:
-        """Starts those of them, or of all, that are dead; returns at once."""
+        """Starts the dead ones among these processes, or among all; returns at once."""
         for name in names or self.processes:
             if not self.processes[name].alive:
                 self.processes[name].start()
 
     def whole(self) -> None:
-        """Starts what is dead; returns when all are there and known to one another."""
+        """Starts what is dead; returns when all processes are ready and know one another."""
         self.revive()
         for process in self.processes.values():
             process.send(signal.SIGCONT)
@@ -124,7 +125,7 @@ class Fleet:
         until(lambda: len(self.spare()) >= 4, 60)
 
     def freeze(self, name: str, seconds: float) -> None:
-        """SIGSTOP, and SIGCONT so much later."""
+        """Sends SIGSTOP, and SIGCONT after `seconds`."""
         self.processes[name].send(signal.SIGSTOP)
         try:
             time.sleep(seconds)
@@ -132,16 +133,16 @@ class Fleet:
             self.processes[name].send(signal.SIGCONT)
 
     def sessions(self, name: str) -> int:
-        """Sessions that a model service has, with a slot or without, as it says itself."""
+        """Number of sessions of a model service, with or without a slot, as it reports itself."""
         load = load_of(self.processes[name].address, ROLES[name[0]])
         return int(load.running_sessions + load.waiting_sessions)
 
     def requests(self, orchestrator: Orchestrator) -> float:
-        """Requests that run in an orchestrator, as its metrics say."""
+        """Number of requests that run in an orchestrator, by its metrics."""
         return measured(orchestrator.http_address, RUNNING)
 
     def wait_until_free(self) -> None:
-        """Fails where a session or a request is left on anybody; who only starts has none."""
+        """Fails if a process that is ready keeps a session or a request."""
         for name, process in self.processes.items():
             if not process.ready:
                 continue
@@ -151,11 +152,11 @@ class Fleet:
                 until(lambda name=name: not self.sessions(name), FREED_S)  # type: ignore[misc]
 
     def log(self, role: str) -> str:
-        """What all processes of a role said."""
+        """The logs of all processes of a role."""
         return "".join(each.log() for each in self.processes.values() if each.role == role)
 
     def memory(self) -> dict[str, int]:
-        """Resident bytes by name."""
+        """Resident memory in bytes, by process name."""
         return {
             name: psutil.Process(process.pid).memory_info().rss
             for name, process in self.processes.items()
@@ -163,7 +164,7 @@ class Fleet:
 
 
 class Supervisor:
-    """Starts again whoever dies, as a cluster would; use as a context manager."""
+    """Restarts processes that die, as a cluster would; use as a context manager."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet

@@ -1,4 +1,4 @@
-"""Requests that never stop coming, through both doors, every answer compared token for token."""
+"""A steady load of requests by gRPC and HTTP; every answer is compared token for token."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CALL_S = 180.0
 ATTEMPTS = 100
 AGAIN_S = 0.1
 STRATEGIES = ("fused", "speculative", "ouroboros", "autoregressive")
-DRAFT_TOKENS = 6  # in every round of those that come by gRPC; else as many as pay
+DRAFT_TOKENS = 6  # in every round over gRPC; over HTTP as many as pay
 SAMPLINGS: tuple[dict[str, Any], ...] = (
     {},
     {"temperature": 0.8},
@@ -37,7 +37,7 @@ Pieces = Iterator[list[int]]
 
 
 class Doors(Protocol):
-    """Where requests are taken."""
+    """Anything with an orchestrator's two addresses."""
 
     address: str
     http_address: str
@@ -47,15 +47,15 @@ Door = Callable[[Doors, Case, str], Pieces]
 
 
 class Broken(Exception):
-    """The connection is gone: nobody has said why."""
+    """The connection was lost without an error from the server."""
 
 
 class Refused(Exception):
-    """The server has said why not."""
+    """The server answered with an error."""
 
 
 def by_grpc(doors: Doors, case: Case, strategy: str) -> Pieces:
-    """Token ids as they come. Raises Broken or Refused."""
+    """Yields token ids as they arrive. Raises Broken or Refused."""
     request = pb.GenerateRequest(
         parameters=case.parameters(strategy, DRAFT_TOKENS, ignore_eos=True)
     )
@@ -72,7 +72,7 @@ def by_grpc(doors: Doors, case: Case, strategy: str) -> Pieces:
 
 
 def by_http(doors: Doors, case: Case, strategy: str) -> Pieces:
-    """Token ids as they come, taken from the trace of every round. Raises Broken or Refused."""
+    """Yields token ids as they arrive, from the rounds' traces. Raises Broken or Refused."""
     body = {
         "prompt": list(case.prompt), "max_tokens": case.max_tokens, "stream": True,
         "temperature": 0, "seed": 0, "ignore_eos": True, **case.sampling,
@@ -106,7 +106,7 @@ DOORS: tuple[Door, ...] = (by_grpc, by_http)
 
 
 def make_cases(count: int = CONCURRENCY, max_tokens: int = MAX_TOKENS) -> list[Case]:
-    """Different prompts, three ways to choose tokens, a seed each."""
+    """Different prompts with three sampling settings in turn, each with its own seed."""
     prompts = held_out_prompts(count, longest=48)
     return [
         Case(prompt, max_tokens, {**SAMPLINGS[index % 3], "seed": index})
@@ -115,7 +115,7 @@ def make_cases(count: int = CONCURRENCY, max_tokens: int = MAX_TOKENS) -> list[C
 
 
 def plain(doors: Doors, cases: Sequence[Case]) -> list[list[int]]:
-    """What plain decoding says while nothing happens, one request at a time."""
+    """The output of plain decoding without faults, one request at a time."""
     return [list(itertools.chain(*by_grpc(doors, case, "autoregressive"))) for case in cases]
 
 
@@ -129,17 +129,17 @@ class Tally:
     differing: list[str] = field(default_factory=list)
 
     def assert_none_lost(self) -> None:
-        """Nor any that differs."""
+        """Fails if a request was lost or an output differs."""
         assert self.answered
         assert not self.lost, self.lost[:5]
         assert not self.differing, self.differing[:5]
 
 
 class Load:
-    """Sixteen clients that ask again and again from `__enter__` to `__exit__`.
+    """Sixteen clients that send requests from `__enter__` to `__exit__`.
 
-    A client whose orchestrator was killed asks another one, once more from the start; whatever
-    else fails is a request lost. With `once` each client has one request.
+    A client whose orchestrator was killed sends the request to another one, from the start. A
+    request that fails in any other way counts as lost. With `once` each client sends one request.
     """
 
     def __init__(
@@ -166,14 +166,14 @@ class Load:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Returns when the last answers are there."""
+        """Stops the clients; returns when the last answers have arrived."""
         self._over.set()
         for each in self._running:
             each.result()
         self._pool.shutdown()
 
     def wait_until_under_way(self) -> None:
-        """Until every client has its first tokens."""
+        """Returns when every client has received tokens."""
         for begun in self._begun:
             assert begun.wait(CALL_S)
 
@@ -202,7 +202,7 @@ class Load:
             self.tally.lost.append(f"{at} {door.__name__} {strategy} case {index}: {problem}")
 
     def _ready_one(self, first: int) -> Orchestrator:
-        """As a balancer chooses: one that is ready, in turns."""
+        """Chooses as a load balancer does: the next one in turn that is ready."""
         turn = first % len(self._orchestrators)
         inturn = [*self._orchestrators[turn:], *self._orchestrators[:turn]]
         return next((each for each in inturn if each.ready), inturn[0])
@@ -217,7 +217,7 @@ class Load:
         return None
 
     def _compare(self, index: int, strategy: str, said: list[int], *, whole: bool) -> None:
-        """Half an answer must have been right as far as it went."""
+        """Compares an answer; a partial one must agree as far as it goes."""
         expected = self._expected[index]
         if said != (expected if whole else expected[: len(said)]):
             with self._counting:

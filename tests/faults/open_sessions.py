@@ -1,4 +1,4 @@
-"""Sessions on services that stand in for real ones, as the tests of both roles open them."""
+"""Orchestrator sessions on fake verifiers and drafters."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ REQUEST = GenerationRequest(
 )
 TARGET = model_info(context_length=64)
 BUDGET = DraftBudget(max_nodes=4, max_depth=4)
-# Who waits for nothing is back before who waits for an answer, though the machine stand still for a
-# while; twice the latter is less than a drafter may be silent for.
+# A call that does not wait takes less than AT_ONCE_S even on a machine that pauses briefly. That is
+# less than DRAFT_TIMEOUT_S, for which one waits for an answer. Twice DRAFT_TIMEOUT_S is less than a
+# drafter may be silent.
 DRAFT_TIMEOUT_S = 0.8
 AT_ONCE_S = 0.6
 add_verifier = verifier_pb2_grpc.add_VerifierServicer_to_server
@@ -67,7 +68,7 @@ async def drafter_session(known: Replicas) -> AsyncIterator[DrafterSession]:
 
 
 async def proposes(session: DrafterSession) -> bool:
-    """Whether the drafter answers; a failure never takes longer than the drafter's time."""
+    """Whether the drafter answers; a failure takes no longer than the drafter's timeout."""
     asked = time.monotonic()
     try:
         await session.propose(PROMPT, None, BUDGET)
@@ -78,7 +79,7 @@ async def proposes(session: DrafterSession) -> bool:
 
 
 async def becomes_ready(session: DrafterSession) -> bool:
-    """Whether one of the next rounds has a draft."""
+    """Whether one of the next rounds gets a draft."""
     for _ in range(400):
         if await proposes(session):
             return True

@@ -1,7 +1,7 @@
-"""`python -m tests.faults.soak --kills 200`: whoever dies, nobody's request does.
+"""`python -m tests.faults.soak --kills 200`: processes die, no request is lost.
 
-Sixteen clients ask through both doors while processes of all roles are killed and frozen at random
-moments. A second replica is always there; a supervisor starts again whoever was killed.
+Sixteen clients send requests by gRPC and HTTP while processes of all roles are killed and frozen at
+random moments. A second replica of the role is always there; a supervisor restarts what was killed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.faults.fleet import Fleet, Supervisor
 from tests.faults.load import CONCURRENCY, Load, Tally, make_cases, plain
 
 KILLS = 200
-# One fault in so many is a freeze.
+# One fault in this many is a freeze.
 FREEZES_EVERY = 4
 LONGEST_FREEZE_S = 1.5
 LONGEST_PAUSE_S = 0.5
@@ -33,9 +33,9 @@ STALLED_S = 300.0
 def soak(
     fleet: Fleet, kills: int, chance: random.Random, told: Callable[[str], None] = lambda _: None
 ) -> Counter[str]:
-    """Kills so many, and freezes others between; returns how often what was done to which role.
+    """Kills this many processes and freezes others; returns the number of faults by kind.
 
-    `told` hears of every kill. Fails where no replica can be spared for minutes.
+    Calls `told` at every kill. Fails if for minutes no replica can be spared.
     """
     done: Counter[str] = Counter()
     with Supervisor(fleet):
@@ -66,7 +66,7 @@ def _victim(fleet: Fleet, chance: random.Random) -> str:
 
 
 def summary(done: Counter[str], tally: Tally, seconds: float) -> str:
-    """What was done, and what the clients saw of it."""
+    """The faults and what the clients saw of them."""
     faults = ", ".join(f"{count} times {what}" for what, count in sorted(done.items()))
     return (
         f"in {seconds:.0f} s: {faults}\n"
@@ -77,7 +77,7 @@ def summary(done: Counter[str], tally: Tally, seconds: float) -> str:
 
 
 def run(kills: int, seed: int) -> int:
-    """The whole soak with a progress bar; returns the exit status."""
+    """Runs the whole soak with a progress bar; returns the exit status."""
     console = Console(stderr=True)
     columns = (TextColumn("kills"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
                TextColumn("{task.description}"))  # fmt: skip

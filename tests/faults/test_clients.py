@@ -1,4 +1,4 @@
-"""Clients that vanish without a word, or read as slowly as they can."""
+"""Clients that disappear without closing, or that read as slowly as they can."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MOST_GROWTH_BYTES = 128 << 20
 
 @dataclass
 class Wires:
-    """Both doors of an orchestrator, behind wires that can be cut."""
+    """The addresses of proxies in front of an orchestrator's gRPC and HTTP ports."""
 
     address: str
     http_address: str
@@ -38,7 +38,7 @@ class Wires:
 def test_who_vanishes_leaves_nothing_behind(
     fleet: Fleet, requests: list[Case], undisturbed: list[list[int]]
 ) -> None:
-    """Four streams through each door are reset midway; their sessions are freed, others go on."""
+    """Four streams each by gRPC and HTTP are reset: their sessions are freed, others go on."""
     orchestrator = fleet.orchestrators[0]
     with ExitStack() as stack:
         wires = [TcpProxy(orchestrator.address), TcpProxy(orchestrator.http_address)]
@@ -65,7 +65,7 @@ def test_who_vanishes_leaves_nothing_behind(
 def test_who_does_not_read_holds_nobody_up(
     fleet: Fleet, requests: list[Case], undisturbed: list[list[int]]
 ) -> None:
-    """Their generations end and free their sessions; the text waits for them, in bounded memory."""
+    """Generations for clients that do not read end and free their sessions; memory is bounded."""
     orchestrator = fleet.orchestrators[0]
     before = fleet.memory()["o1"]
     prompts = ["import os", "def main():"]
@@ -85,7 +85,7 @@ def test_who_does_not_read_holds_nobody_up(
 
 
 class SlowReader:
-    """Asks by HTTP for much, in small pieces that say a lot, and reads nothing until `tokens`."""
+    """Requests a long HTTP stream with large events and reads nothing until `tokens`."""
 
     def __init__(self, orchestrator: Orchestrator, prompt: str) -> None:
         host, _, port = orchestrator.http_address.rpartition(":")
@@ -109,7 +109,7 @@ class SlowReader:
         self._socket.close()
 
     def tokens(self) -> int:
-        """Reads all; how many tokens the usage at the end says there were."""
+        """Reads the whole stream; the number of tokens by the usage at its end."""
         whole = b"".join(iter(lambda: self._socket.recv(1 << 16), b"")).decode()
         events = [line.strip()[6:] for line in whole.splitlines() if line.startswith("data: {")]
         usages: Iterator[Any] = (json.loads(event).get("usage") for event in reversed(events))
@@ -117,7 +117,7 @@ class SlowReader:
 
 
 def unread_call(stack: ExitStack, orchestrator: Orchestrator, case: Case) -> Iterator[Any]:
-    """The messages of a running call of which only the first has been taken so far."""
+    """The messages of a running call, of which only the first has been read."""
     channel = stack.enter_context(grpc.insecure_channel(orchestrator.address))
     said = _long(case).parameters("autoregressive", ignore_eos=True)
     call = generation_pb2_grpc.GenerationStub(channel).Generate(pb.GenerateRequest(parameters=said))

@@ -1,4 +1,4 @@
-"""Wires between services that are cut, or go silent without anybody hanging up."""
+"""Connections between services that are cut, or go silent without being closed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PATIENCE_S = 180.0
 
 @pytest.fixture(scope="module")
 def wired(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """One orchestrator, with a wire of its own to each of the others."""
+    """A fleet with one orchestrator, which reaches every other service through its own proxy."""
     with Fleet(tmp_path_factory.mktemp("wired"), orchestrators=1, wired=True) as fleet:
         yield fleet
 
@@ -26,7 +26,7 @@ def wired(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 def test_a_cut_wire(
     wired: Fleet, requests: list[Case], undisturbed: list[list[int]], name: str
 ) -> None:
-    """A reset instead of a farewell, several times."""
+    """The connection is reset instead of closed, several times."""
     with Load(wired.orchestrators, requests, undisturbed) as load:
         load.wait_until_under_way()
         for _ in range(5):
@@ -42,11 +42,11 @@ def test_a_cut_wire(
 def test_a_half_open_wire(
     wired: Fleet, requests: list[Case], undisturbed: list[list[int]], name: str
 ) -> None:
-    """Keepalive finds it on both sides: the requests go on elsewhere, the sessions are freed."""
+    """Keepalive detects it on both sides: requests go on elsewhere, and the sessions are freed."""
     with Load(wired.orchestrators, requests, undisturbed) as load:
         load.wait_until_under_way()
         wired.wires[name].hold()
-    load.tally.assert_none_lost()  # though nothing was released
+    load.tally.assert_none_lost()  # although the proxy still holds everything back
     wired.wait_until_free()
     wired.wires[name].release()
     with Load(wired.orchestrators, requests, undisturbed, once=True) as again:

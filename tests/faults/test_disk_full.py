@@ -1,4 +1,4 @@
-"""A full disk takes no log lines; the services go on as if it did."""
+"""When the disk is full, log lines are lost and the services go on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ prefer_passive_waiting()
 
 
 class Silent:
-    """Both doors of an orchestrator and the verifier behind it, none of which can log."""
+    """An orchestrator and its verifier, neither of which can write its log."""
 
     def __init__(self, folder: Path) -> None:
         self.verifier = ServiceProcess("verifier", MODEL_FLAGS, folder / "v", FULL)
@@ -35,7 +35,7 @@ class Silent:
 def test_nobody_needs_the_log(
     tmp_path: Path, requests: list[Case], undisturbed: list[list[int]]
 ) -> None:
-    """Starts, answers, loses its verifier and finds it again, and ends with status 0."""
+    """Both start, answer, survive the verifier's restart, and end with status 0."""
     silent = Silent(tmp_path)
     both = (silent.verifier, silent.orchestrator)
     try:

@@ -1,4 +1,4 @@
-"""Sessions on drafters that hang, prefill for long or have failed: what they cost a request."""
+"""Drafter sessions of a request when drafters hang, prefill for long, fail or answer nonsense."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.support.waiting import eventually
 
 @contextlib.asynccontextmanager
 async def session_with(fake: fakes.FakeDrafter) -> AsyncIterator[tuple[DrafterSession, Replicas]]:
-    """A session not opened yet, and the replicas it chooses from: that drafter alone."""
+    """A session that is not open yet, and its replicas: this drafter only."""
     async with (
         fakes.listening(add_drafter, fake) as address,
         replicas(address) as known,
@@ -78,7 +78,7 @@ async def test_a_drafter_that_hangs_is_left_alone_and_used_again_when_it_is_well
 
 
 async def test_a_drafter_that_prefills_for_long_is_done_without_until_it_is_ready() -> None:
-    """Behind others' prompts, say: neither is a round kept waiting for it, nor is it given up."""
+    """No round waits for a drafter that prefills for long, and it is not given up."""
     fake = fakes.FakeDrafter(None, fakes.wrong_chain)
     fake.prefill_s = 2 * DRAFT_TIMEOUT_S
     async with session_with(fake) as (session, known):
@@ -86,7 +86,7 @@ async def test_a_drafter_that_prefills_for_long_is_done_without_until_it_is_read
         began, longest = time.monotonic(), 0.0
         (replica,) = known
         await eventually(lambda: replica.connected)
-        assert not await proposes(session)  # which waits once, as long as for an answer
+        assert not await proposes(session)  # this round waits once, as long as for an answer
         while not session.is_ready:
             asked = time.monotonic()
             assert not await proposes(session)
@@ -99,7 +99,7 @@ async def test_a_drafter_that_prefills_for_long_is_done_without_until_it_is_read
 
 
 async def test_a_session_that_a_drafter_has_freed_is_opened_again_at_once() -> None:
-    """It was idle for long: its drafter is as well as before, for all others too."""
+    """A session freed for being idle is no failure of the drafter, for other requests either."""
     lost = iter([True])
 
     def once_gone(propose: Any, chance: random.Random) -> Any:
@@ -111,7 +111,7 @@ async def test_a_session_that_a_drafter_has_freed_is_opened_again_at_once() -> N
     async with session_with(fake) as (session, known):
         (replica,) = known
         session.open(PROMPT)
-        assert await becomes_ready(session)  # though the first answer is that it is gone
+        assert await becomes_ready(session)  # although the first answer is that the session is gone
         assert not replica.resting and replica.failures == 0
         assert fake.opened == 2
 
@@ -125,7 +125,7 @@ async def test_one_request_alone_tries_a_drafter_that_has_failed() -> None:
         drafter_session(known) as second,
     ):
         (replica,) = known.by_preference()
-        replica.failures = 3  # and it has rested since
+        replica.failures = 3  # and its rest is over
         first.open(PROMPT)
         second.open(PROMPT)
         await asyncio.sleep(0.05)
@@ -141,7 +141,7 @@ WRONG = [fakes.too_deep, fakes.wrong_length, fakes.too_many, fakes.cycle, fakes.
 async def test_a_draft_that_is_none_that_was_asked_for_goes_no_further(
     wrong: fakes.Behavior,
 ) -> None:
-    """A verifier would refuse it, or judge it at another place: it costs its round a draft."""
+    """A verifier would refuse an invalid draft or judge it elsewhere. The round has no draft."""
     once = iter([wrong])
     fake = fakes.FakeDrafter(
         None, lambda asked, chance: next(once, fakes.wrong_chain)(asked, chance)
@@ -161,7 +161,7 @@ async def test_a_draft_that_is_none_that_was_asked_for_goes_no_further(
 async def session_of_a_vocabulary(
     size: int, behavior: fakes.Behavior
 ) -> AsyncIterator[tuple[DrafterSession, Replica]]:
-    """A session that is ready, on a drafter whose model's output layer has so many tokens."""
+    """A ready session on a drafter whose model's output layer has `size` tokens."""
     async with session_with(fakes.FakeDrafter(None, behavior)) as (session, known):
         (replica,) = known
         replica.model = model_info(vocabulary_size=size)
@@ -172,7 +172,7 @@ async def session_of_a_vocabulary(
 
 
 async def test_tokens_that_the_draft_model_has_not_are_not_offered_to_it() -> None:
-    """It would refuse them, and rest: phrases of one request kept all others from drafting."""
+    """The drafter would refuse them and be avoided: one request's phrases stopped all drafts."""
     offered: list[tuple[list[int], list[int]]] = []
 
     def noting(asked: drafter_pb2.ProposeDraft, _: random.Random) -> fakes.Reply:
@@ -186,7 +186,7 @@ async def test_tokens_that_the_draft_model_has_not_are_not_offered_to_it() -> No
 
 
 async def test_tokens_that_only_the_draft_model_has_are_left_out_of_its_drafts() -> None:
-    """No mistake of its: where it is read hot, its unused rows are drafted as well."""
+    """Unused rows of the output layer may be drafted at high temperatures; that is no fault."""
     beyond = TARGET.vocabulary_size
 
     def padded(asked: drafter_pb2.ProposeDraft, _: random.Random) -> fakes.Reply:

@@ -1,4 +1,4 @@
-"""SIGTERM under load: what runs is finished, and the process ends with status 0."""
+"""SIGTERM under load: running requests finish, and the process ends with status 0."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CROWD = 48
 def test_who_is_told_to_stop_finishes_first(
     fleet: Fleet, requests: list[Case], undisturbed: list[list[int]], name: str
 ) -> None:
-    """Sixteen requests run through the first orchestrator, half of them by HTTP."""
+    """Sixteen requests run through the first orchestrator, half of them over HTTP."""
     reopened = fleet.log("orchestrator").count("verifier session lost")
     with Load(fleet.orchestrators[:1], requests, undisturbed, once=True) as load:
         load.wait_until_under_way()
@@ -40,7 +40,7 @@ def test_who_is_told_to_stop_finishes_first(
 
 
 class Stopping(verifier_pb2_grpc.VerifierServicer):
-    """What gRPC's core says of a call that comes in the moment in which a server stops."""
+    """Answers as gRPC's core answers a call that arrives while a server stops."""
 
     async def Verify(self, messages: Any, context: Any) -> AsyncIterator[Any]:
         await context.abort(grpc.StatusCode.CANCELLED)
@@ -63,7 +63,7 @@ async def test_who_comes_just_as_a_verifier_stops_goes_to_another() -> None:
 
 
 async def test_a_crowd_at_two_verifiers_of_which_one_stops_is_served() -> None:
-    """Whatever becomes of those that were on their way to it."""
+    """Sessions that are being opened when a verifier stops are served by the other."""
     server = RoleServer("any", OrchestratorSettings(listen="127.0.0.1:0", grace_period_s=60))
     add_verifier(fakes.ScriptedVerifier(), server.server)
     await server.listen()
@@ -72,11 +72,11 @@ async def test_a_crowd_at_two_verifiers_of_which_one_stops_is_served() -> None:
         fakes.listening(add_verifier, fakes.ScriptedVerifier()) as stays,
         replicas(server.address, stays) as known,
     ):
-        for replica in known:  # who is not connected is asked last
+        for replica in known:  # a replica without a connection is chosen last
             await replica.channel.channel_ready()
         sessions = [VerifierSession(known, terms(), reopen_for_s=60) for _ in range(CROWD)]
         opening = [asyncio.create_task(session.open(PROMPT)) for session in sessions]
-        await asyncio.sleep(0)  # now they are on their way
+        await asyncio.sleep(0)  # now the calls have been sent
         draining = asyncio.create_task(server.drain())
         for answer in await asyncio.gather(*opening):
             assert answer.verdict.emitted_token_ids

@@ -1,4 +1,4 @@
-"""Rounds that go without the drafter are counted, each by its reason."""
+"""Rounds without a draft from the drafter are counted by reason."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def counted() -> dict[str, float]:
 
 
 async def falls_back(session: DrafterSession, committed: Sequence[int] = PROMPT) -> str:
-    """The reason that one round was counted for."""
+    """The reason under which one failed round was counted."""
     before = counted()
     with pytest.raises(Unavailable):
         await session.propose(committed, None, BUDGET)
@@ -77,7 +77,7 @@ async def short_context(
 
 
 async def test_a_text_longer_than_the_draft_model_reads_blames_nobody() -> None:
-    """The draft model of a pair often has the shorter context; others draft with it as before."""
+    """Draft models often have shorter contexts. Their drafters are not avoided for that."""
     fake = fakes.FakeDrafter(None, one_node)
     async with short_context(fake) as (known, replica):
         session = DrafterSession(known, terms(), target=TARGET)
@@ -99,7 +99,7 @@ async def test_a_text_that_outgrows_the_draft_model_opens_no_session_any_more() 
     fake = fakes.FakeDrafter(None, one_node)
     async with short_context(fake) as (known, replica):
         session = DrafterSession(known, terms(), target=TARGET)
-        session.open(range(5))  # the task has not begun
+        session.open(range(5))  # the opening task has not started
         assert session.asked_for
         assert await falls_back(session, range(6)) == "context"
         await asyncio.sleep(0.1)
@@ -108,7 +108,7 @@ async def test_a_text_that_outgrows_the_draft_model_opens_no_session_any_more() 
 
 
 async def test_a_request_that_a_drafter_refuses_is_not_asked_again_and_blames_nobody() -> None:
-    """Such as one with a bias for a token that the draft model has not."""
+    """A drafter may refuse a request, as for a bias on a token that the draft model lacks."""
 
     def refuse(asked: drafter_pb2.ProposeDraft, _: object) -> fakes.Reply:
         raise InvalidInput("sampling.logit_bias", "must name tokens below 96", 100)

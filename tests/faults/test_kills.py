@@ -1,4 +1,4 @@
-"""Processes of all roles die and stand still at random moments; the clients never notice."""
+"""Processes of all roles are killed and frozen at random moments; clients do not notice."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PATIENCE_S = 180.0
 def test_no_request_is_lost_and_no_token_differs(
     fleet: Fleet, requests: list[Case], undisturbed: list[list[int]]
 ) -> None:
-    """The soak of `make test-faults`, short."""
+    """A short form of the soak of `make test-faults`."""
     with Load(fleet.orchestrators, requests, undisturbed) as load:
         load.wait_until_under_way()
         done = soak(fleet, KILLS, random.Random(SEED))
@@ -37,7 +37,7 @@ def test_no_request_is_lost_and_no_token_differs(
 def test_without_a_verifier_both_doors_say_so_at_once(
     fleet: Fleet, requests: list[Case], undisturbed: list[list[int]]
 ) -> None:
-    """With a hint when to return; and once one is back, all is as before."""
+    """gRPC and HTTP answer with a retry hint; once a verifier is back, all is as before."""
     for name in ("v1", "v2"):
         fleet.processes[name].kill()
     orchestrator = fleet.orchestrators[0]
@@ -61,7 +61,7 @@ def test_without_a_verifier_both_doors_say_so_at_once(
 
 @pytest.fixture(scope="module")
 def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """Gives a verifier up after three seconds."""
+    """A fleet whose orchestrator gives up a verifier after three seconds."""
     flags = {"orchestrator": ["--verify-timeout-s", "3", "--draft-timeout-s", "0.3"]}
     with Fleet(tmp_path_factory.mktemp("hasty"), orchestrators=1, flags=flags) as fleet:
         yield fleet
@@ -71,7 +71,7 @@ def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 def test_who_stands_still_is_given_up_and_taken_back(
     hasty: Fleet, requests: list[Case], undisturbed: list[list[int]]
 ) -> None:
-    """A verifier and a drafter, for longer than anybody waits for them."""
+    """A drafter and a verifier are frozen for longer than anything waits for them."""
     with Load(hasty.orchestrators, requests, undisturbed) as load:
         load.wait_until_under_way()
         hasty.freeze("d1", 10)

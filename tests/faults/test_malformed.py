@@ -1,4 +1,4 @@
-"""Bytes that are no request: told as the sender's mistake, and forgotten."""
+"""Malformed bytes over gRPC and HTTP are refused as the sender's mistake."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ METHODS = [
 ]
 EVERY = pytest.mark.parametrize(("name", "method"), METHODS, ids=[m.full_name for _, m in METHODS])
 STREAMING = {"Verify", "Draft"}
-# A field that says it is 127 bytes long, and is not.
+# A field whose length says 127 bytes, of which none follow.
 TRUNCATED = b"\x0a\x7f"
 CALL_S = 60.0
-# Most random bytes that are a message ask for the impossible; what they ask for gets no longer.
+# Most random bytes that are a valid message request something impossible; they get no more time.
 MUTATED_S = 2.0
 FORESEEN = {
     grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION,
@@ -57,7 +57,7 @@ def channels(shared_fleet: Fleet) -> Iterator[dict[str, grpc.Channel]]:
 
 
 def call(channel: grpc.Channel, method: Any, data: bytes, seconds: float) -> grpc.RpcError | None:
-    """Sends the bytes as they are; the error they get, if any."""
+    """Sends these bytes as the message; returns the error, if any."""
     path = f"/{method.containing_service.full_name}/{method.name}"
     try:
         if method.name in STREAMING:
@@ -88,7 +88,7 @@ def test_what_is_no_message_is_the_senders_mistake(
 def test_any_bytes_have_a_foreseen_answer(
     fleet: Fleet, channels: dict[str, grpc.Channel], name: str, method: Any, requests: list[Case]
 ) -> None:
-    """Random ones, and a right request with some bytes changed. No handler may be surprised."""
+    """Random bytes, and a valid request with some bytes changed, cause no unexpected error."""
     whole = method.input_type._concrete_class
     right = whole()
     if method.name.startswith("Generate"):
@@ -115,7 +115,7 @@ RAW = [b"", b"\x00" * 100, b"GET", b"GET / HTTP/9.9\r\n\r\n", b"PRI * HTTP/2.0\r
 
 
 def test_what_is_no_http_is_answered_or_cut(fleet: Fleet) -> None:
-    """Never with a 5xx; a request that stops midway waits for its rest and holds nothing."""
+    """Never with a 5xx; a request that stops midway holds nothing while it waits for the rest."""
     orchestrator = fleet.orchestrators[0]
     host, _, port = orchestrator.http_address.rpartition(":")
 
@@ -140,7 +140,7 @@ def test_what_is_no_http_is_answered_or_cut(fleet: Fleet) -> None:
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/tokenize"])
 def test_any_body_is_a_request_or_a_mistake(fleet: Fleet, path: str) -> None:
-    """`tests/e2e/test_http_fuzz.py` has bodies that come closer to being right."""
+    """`tests/e2e/test_http_fuzz.py` sends bodies that are closer to valid ones."""
     url = f"http://{fleet.orchestrators[0].http_address}{path}"
     kinds = itertools.cycle(("application/json", "text/plain", "application/json; charset=x"))
 

@@ -1,4 +1,4 @@
-"""A split model lives and dies as one, and another replica goes on."""
+"""The processes of a split model end together, and another replica serves the requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GONE_S = 20.0
 
 @pytest.fixture(scope="module")
 def split(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """Both verifiers hold their model in two processes."""
+    """A fleet whose verifiers are split over two processes each."""
     flags = {"verifier": ["--tensor-parallel-size", "2"]}
     with Fleet(tmp_path_factory.mktemp("split"), orchestrators=1, flags=flags) as fleet:
         yield fleet
@@ -49,7 +49,7 @@ def test_a_leader_that_is_killed_leaves_nobody_behind(split: Fleet) -> None:
 
 
 def test_told_to_end_it_ends_well_with_all_its_ranks(split: Fleet) -> None:
-    """Also where all are told, as a service manager does it."""
+    """SIGTERM to all processes, as service managers send it, ends the service with status 0."""
     left = follower(split, "v2")
     left.send_signal(signal.SIGTERM)
     split.processes["v2"].send(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Redis behind a wire: gone, frozen, full and slow cost phrases, and nothing else."""
+"""Redis gone, frozen, full or slow costs phrases and nothing else."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from tests.support.tcp_proxy import TcpProxy
 from tests.support.waiting import until
 
 PATIENCE_S = 180.0
-# Ten times what a call to Redis may take.
+# Ten times the timeout of a call to Redis.
 SLOW_S = 0.5
 MOST_GROWTH_BYTES = 128 << 20
 
 
 @dataclass(frozen=True)
 class Phrases:
-    """A fleet and its Redis."""
+    """A fleet, its Redis and the proxy between them."""
 
     fleet: Fleet
     server: RedisServer
     wire: TcpProxy
 
     def limit(self, memory: str) -> None:
-        """With `noeviction`: past the limit every write is an error."""
+        """Limits Redis' memory, with `noeviction`: beyond the limit every write is an error."""
         with self.server.client() as client:
             client.config_set("maxmemory-policy", "noeviction")
             client.config_set("maxmemory", memory)
 
     def delay(self, seconds: float) -> None:
-        """Of every piece, both ways."""
+        """Delays every piece of data in both directions."""
         self.wire.delay_s = seconds
 
 
@@ -63,7 +63,7 @@ FAULTS: dict[str, tuple[Act, Act]] = {
 def test_the_same_tokens(
     phrases: Phrases, requests: list[Case], undisturbed: list[list[int]], fault: str
 ) -> None:
-    """While it lasts and after it; nothing is held back in memory for Redis's return."""
+    """The same tokens during and after the fault; memory does not grow with unsent phrases."""
     fleet, (begins, ends) = phrases.fleet, FAULTS[fault]
     with Load(fleet.orchestrators, requests, undisturbed) as load:
         load.wait_until_under_way()
@@ -82,6 +82,6 @@ def test_the_same_tokens(
 
 
 def more_answers(load: Load) -> None:
-    """Returns when two rounds of clients have been answered, half of them begun after this."""
+    """Returns after two answers per client; half of those requests began after this call."""
     enough = load.tally.answered + 32
     until(lambda: load.tally.answered >= enough, PATIENCE_S)

@@ -1,4 +1,4 @@
-"""A verifier whose forwards go on to fail ends by itself, and another replica goes on."""
+"""A verifier whose forward passes keep failing ends by itself, and another replica takes over."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.faults.fleet import Fleet
 from tests.faults.load import Load, Refused, by_grpc, plain
 from tests.support.sick_verifier import SICK
 
-LONG = 120  # tokens, more than those of all other requests
-GONE_S = 60.0  # whoever failed is asked less and less often
+LONG = 120  # tokens, more than any other request has
+GONE_S = 60.0  # a failing replica gets ever fewer requests
 
 
 @pytest.fixture(scope="module")
 def delicate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """Its verifiers fall sick when they are told to."""
+    """A fleet whose verifiers start to fail when a test says so."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setitem(MODULES, "verifier", "tests.support.sick_verifier")
         with Fleet(tmp_path_factory.mktemp("delicate"), orchestrators=1) as fleet:
@@ -30,7 +30,7 @@ def delicate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 def test_requests_that_no_verifier_can_run_end_none(
     delicate: Fleet, requests: list[Case], undisturbed: list[list[int]]
 ) -> None:
-    """They fail on one replica after the other, and whatever else is asked for is answered."""
+    """A request that no verifier can run fails on each in turn; all other requests are answered."""
     verifiers = [delicate.processes[name] for name in ("v1", "v2")]
     places = [verifier.log_file.with_name(SICK) for verifier in verifiers]
     (prompt,) = held_out_prompts(1, longest=LONG)
@@ -50,7 +50,7 @@ def test_requests_that_no_verifier_can_run_end_none(
 def test_a_verifier_that_only_fails_ends_but_no_request(
     delicate: Fleet, requests: list[Case], undisturbed: list[list[int]]
 ) -> None:
-    """Its health would go on to say that all is well, and every request to try it first."""
+    """Otherwise its health would stay good, and every request would try this verifier first."""
     verifier = delicate.processes["v1"]
     sick = verifier.log_file.with_name(SICK)
     with Load(delicate.orchestrators, requests, undisturbed) as load:

@@ -1,4 +1,4 @@
-"""Sessions on services that hang, vanish or say nothing: what they cost, and when they end."""
+"""Verifier sessions of a request when services hang, vanish, refuse or say nothing."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from tests.support.waiting import eventually
 
 
 class OtherModel(verifier_pb2_grpc.VerifierServicer):
-    """A verifier that has been started anew, with another model, since it was last asked."""
+    """A verifier that was restarted with another model since it was last asked."""
 
     def __init__(self, served: ModelInfo) -> None:
         self._served = served
@@ -74,7 +74,7 @@ class Forgetful(fakes.ScriptedVerifier):
 
 
 class Short(fakes.ScriptedVerifier):
-    """Verifies nothing behind a full context, and says so as a verifier does."""
+    """Refuses to verify at a full context, as a real verifier does."""
 
     def __init__(self, context_length: int) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class Short(fakes.ScriptedVerifier):
 
 
 class Incapable(fakes.ScriptedVerifier):
-    """Cannot run texts beyond a length, for a reason that nobody foresaw."""
+    """Fails with an unexpected error on texts beyond a length."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class Incapable(fakes.ScriptedVerifier):
 
 
 async def test_a_text_that_no_verifier_can_run_is_not_asked_for_again_and_again() -> None:
-    """Every attempt is a forward that fails for all who share it."""
+    """Each attempt would be a forward pass that fails for all sessions in it."""
     poor, worse = Incapable(len(PROMPT)), Incapable(len(PROMPT))
     async with (
         fakes.listening(add_verifier, poor) as first,
@@ -130,7 +130,7 @@ async def test_a_text_that_no_verifier_can_run_is_not_asked_for_again_and_again(
 
 
 async def test_who_shared_a_forward_that_failed_goes_on() -> None:
-    """It fails for all in it, at once with each other, on the only replica there is."""
+    """The forward pass fails for all sessions in it, at the same time, on the only replica."""
     fake = Incapable(len(PROMPT))
     async with fakes.listening(add_verifier, fake) as address, replicas(address) as known:
         sessions = [VerifierSession(known, terms(), reopen_for_s=60) for _ in range(3)]
@@ -140,7 +140,7 @@ async def test_who_shared_a_forward_that_failed_goes_on() -> None:
             asyncio.create_task(session.verify((*PROMPT, 1), EMPTY_TREE)) for session in sessions
         ]
         await eventually(lambda: fake.failures >= 2 * len(sessions))
-        fake.most = 2 * len(PROMPT)  # who was at fault has gone
+        fake.most = 2 * len(PROMPT)  # the text at fault has gone
         for task, session in zip(going_on, sessions, strict=True):
             assert (await task).verdict.emitted_token_ids
             await session.close()
@@ -165,7 +165,7 @@ async def test_a_session_that_is_reopened_has_another_name() -> None:
     "changed", [{"model_fingerprint": "cc"}, {"dtype": "bfloat16"}, {"quantization": "int8"}]
 )
 async def test_a_replica_with_another_model_is_passed_over(changed: dict[str, str]) -> None:
-    """So is one with the same in another format, which went on with the text unasked."""
+    """Another format counts as another model: such a replica used to resume the text."""
     async with (
         fakes.listening(add_verifier, OtherModel(model_info(**changed))) as other,
         fakes.listening(add_verifier, fakes.ScriptedVerifier()) as right,
@@ -181,7 +181,7 @@ async def test_a_replica_with_another_model_is_passed_over(changed: dict[str, st
 
 
 class Full(verifier_pb2_grpc.VerifierServicer):
-    """A verifier with room for nobody."""
+    """A verifier without a free slot."""
 
     def __init__(self, retry_after_s: float) -> None:
         self._retry_after_s = retry_after_s
@@ -196,7 +196,7 @@ class Full(verifier_pb2_grpc.VerifierServicer):
 async def test_with_one_full_and_another_dead_a_client_is_told_to_come_again(
     hints: tuple[float, ...],
 ) -> None:
-    """The last one's answer used to be told, and its hint was lost on the way."""
+    """The last replica's error used to be returned, and the retry hint was lost."""
     async with AsyncExitStack() as life:
         async with fakes.listening(add_verifier, fakes.ScriptedVerifier()) as dead:
             pass
@@ -213,7 +213,7 @@ async def test_with_one_full_and_another_dead_a_client_is_told_to_come_again(
 
 
 async def test_who_joined_meanwhile_is_tried_and_who_left_is_none() -> None:
-    """What was known when the first was asked is old by the time that it fails."""
+    """The replicas known when the first was asked may have changed by the time that it fails."""
     fake = fakes.ScriptedVerifier()
     async with (
         AsyncExitStack() as life,
@@ -229,7 +229,7 @@ async def test_who_joined_meanwhile_is_tried_and_who_left_is_none() -> None:
         opening = asyncio.create_task(session.open(PROMPT))
         await asyncio.sleep(AT_ONCE_S)
         known.join(second)
-        await second.channel.close()  # as of one whose address is listed no more
+        await second.channel.close()  # as discovery does with an address that is no longer listed
         known.join(third)
         hangs.end()
         assert (await opening).verdict.emitted_token_ids and fake.open_sessions == 1
@@ -253,7 +253,7 @@ async def test_a_replica_without_room_for_the_text_is_passed_over() -> None:
 
 
 async def test_a_text_that_outgrows_its_replica_goes_on_at_another_one() -> None:
-    """It was refused as its client's mistake, and the client had been promised the room."""
+    """A full context used to be refused as the client's mistake, despite the promised room."""
     full, short = (*PROMPT, len(PROMPT)), Short(len(PROMPT) + 1)
     async with (
         fakes.listening(add_verifier, short) as first,
@@ -285,7 +285,7 @@ async def test_a_text_that_outgrows_its_replica_goes_on_at_another_one() -> None
 async def test_what_is_none_costs_a_session_and_no_request(
     fake: fakes.ScriptedVerifier, token: int
 ) -> None:
-    """A draft, whatever made it: who asked has said nothing of one. And a verdict."""
+    """An invalid draft, whatever its source, or verdict is not the client's mistake."""
     async with fakes.listening(add_verifier, fake) as address, replicas(address) as known:
         for replica in known:
             replica.model = TARGET
@@ -329,7 +329,7 @@ async def test_a_deadline_is_passed_on() -> None:
 
 
 async def test_a_deadline_ends_a_round_and_frees_the_session() -> None:
-    """No other replica is asked, and none is blamed."""
+    """No other replica is asked, and none is counted as failing."""
     fake = fakes.ScriptedVerifier(hangs_at=len(PROMPT) + 1)
     async with fakes.listening(add_verifier, fake) as address, replicas(address) as known:
         session = VerifierSession(known, terms(0.5), reopen_for_s=10)
@@ -346,7 +346,7 @@ async def test_a_deadline_ends_a_round_and_frees_the_session() -> None:
 
 
 async def test_a_busy_verifier_is_waited_for_and_a_stuck_one_is_not() -> None:
-    """Busy is who tells of new forwards, as while others' prompts are ahead in the queue."""
+    """A busy verifier reports new forward passes, such as for other prompts ahead in its queue."""
     fake = fakes.ScriptedVerifier(hangs_at=0)
     async with fakes.listening(add_verifier, fake) as address, replicas(address) as known:
         (replica,) = known
@@ -357,7 +357,7 @@ async def test_a_busy_verifier_is_waited_for_and_a_stuck_one_is_not() -> None:
             await asyncio.sleep(DRAFT_TIMEOUT_S / 4)
         assert not opening.done() and fake.open_sessions == 1
         heard = time.monotonic()
-        replica.report(ServiceLoad(forwards=12))  # alive, but not moving
+        replica.report(ServiceLoad(forwards=12))  # alive, but without progress
         with pytest.raises(Unavailable, match="no answer came in time"):
             await opening
         assert time.monotonic() - heard < DRAFT_TIMEOUT_S + AT_ONCE_S
@@ -374,7 +374,7 @@ async def test_after_the_deadline_nothing_is_opened() -> None:
 
 
 async def test_clients_are_not_told_where_a_verifier_was() -> None:
-    """Of a connection that breaks gRPC's core names the addresses."""
+    """gRPC's core names addresses in the error of a broken connection."""
     async with AsyncExitStack() as running:
         async with fakes.listening(add_verifier, fakes.ScriptedVerifier()) as address:
             known = await running.enter_async_context(replicas(address))

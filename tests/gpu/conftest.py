@@ -1,4 +1,7 @@
-"""Real processes with both models on the device; every file starts the ones that it needs."""
+"""Fixtures of the GPU tests: real processes with both models on the device.
+
+Each file starts the services that it needs.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from tests.support.device import DEVICE
 FOUND = "found"
 START_S = 120.0
 TOKENS = 64
-DRAFT_TOKENS = 12  # enough for every part of every strategy, also where that does not pay
+DRAFT_TOKENS = 12  # enough for every part of every strategy, even where that does not pay
 UNFILTERED: tuple[dict[str, Any], ...] = (
     {"temperature": 0.0}, {"temperature": 0.7}, {"temperature": 1.0},
 )  # fmt: skip
@@ -36,7 +39,7 @@ Tell = Callable[[str], None]
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """What tests found out beside whether they pass."""
+    """Prints what tests noted with `tell`, at the end of the run."""
     reports = [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]
     for report in reports:
         for name, value in report.user_properties:
@@ -46,7 +49,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 @pytest.fixture
 def tell(record_property: Callable[[str, object], None]) -> Tell:
-    """Notes a line for the end of the run."""
+    """Notes a line that is printed at the end of the run."""
 
     def note(line: str) -> None:
         record_property(FOUND, line)
@@ -70,13 +73,13 @@ def _serve(**settings: Any) -> Iterator[Served]:
 
 @pytest.fixture(scope="session")
 def serve() -> Serve:
-    """Starts all roles on the device, with these settings of a `StackConfig`."""
+    """Starts all roles on the device, with the given settings of `StackConfig`."""
     return _serve
 
 
 @pytest.fixture(scope="session")
 def cases() -> list[Case]:
-    """Twelve prompts at three temperatures, every one with a seed of its own."""
+    """Twelve prompts at three temperatures in turn, each with its own seed."""
     return [
         Case(prompt, TOKENS, {**UNFILTERED[index % len(UNFILTERED)], "seed": 5000 + index})
         for index, prompt in enumerate(held_out_prompts(12, longest=96))
@@ -85,7 +88,7 @@ def cases() -> list[Case]:
 
 @pytest.fixture(scope="session")
 def shaped_cases(cases: list[Case]) -> list[Case]:
-    """Six of the prompts with filters, penalties and bias."""
+    """Six of the prompts with filters, penalties, bias and grammars."""
     samplings: tuple[dict[str, Any], ...] = (
         {"temperature": 0.7, "top_p": 0.9},
         {"temperature": 0.7, "repetition_penalty": 1.2, "presence_penalty": 0.4},

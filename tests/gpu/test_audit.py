@@ -1,8 +1,8 @@
-"""Ladder L3: in bfloat16 without steps of one shape, every token is the model's within a gap.
+"""Ladder L3: in bfloat16 without padded steps, every token is the model's within a gap.
 
-The emitted tokens are held against one forward of the whole text: each must have the greatest of
-the perturbed logits, or one as near to it as rounding can bring it. How often plain decoding
-differs from itself in a larger batch is the rate to hold the others against.
+The output is compared with one forward pass over the whole text: each token must have the greatest
+perturbed logit, or one as near to it as rounding allows. How often plain decoding differs from
+itself in a larger batch is the rate to compare the other runs with.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from tests.gpu.conftest import DRAFT_TOKENS, Serve, Served, Tell
 from tests.support.device import DEVICE
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(150)]
-# Logits are up to 30 and have eight bits: an eighth is a unit in the last place of the largest.
+# Logits are up to 30 and have eight bits, so an eighth is one unit in the last place of the
+# largest.
 GAP = 0.5
 AUDITED = (("speculative", 1), ("opt_tree", 8), ("fused", 8))
 
 
 @pytest.fixture(scope="module")
 def served(serve: Serve) -> Iterator[Served]:
-    """As fast as it is without caring for bits."""
+    """The services without CUDA graphs: fast, and not exact bit for bit."""
     flags = ("--no-cuda-graphs",)
     with serve(dtype="bfloat16", verifier_flags=flags, drafter_flags=flags) as running:
         yield running
@@ -43,7 +44,7 @@ def model() -> LanguageModel:
 
 
 def gaps(model: LanguageModel, case: Case, said: Sequence[int]) -> list[float]:
-    """How far below the greatest perturbed logit every said token's is, in logits."""
+    """By how much each emitted token's perturbed logit is below the greatest one."""
     sampling = SamplingParameters(**case.sampling)
     text = [*case.prompt, *said]
     slot = model.acquire()
@@ -55,13 +56,13 @@ def gaps(model: LanguageModel, case: Case, said: Sequence[int]) -> list[float]:
     sampler = Sampler(sampling, model.vocabulary_size, model.device)
     scores = sampler.scores(logits, range(len(case.prompt), len(text)), [[]] * len(said))
     chosen = scores[torch.arange(len(said)), torch.tensor(said, device=scores.device)]
-    # back from log-probabilities at this temperature to logits, in which rounding is alike
+    # From log-probabilities at this temperature back to logits, for which rounding is uniform.
     apart = (scores.amax(dim=-1) - chosen) * (sampling.temperature or 1.0)
     return [float(gap) for gap in apart.tolist()]
 
 
 def differing(left: Sequence[Sequence[int]], right: Sequence[Sequence[int]]) -> str:
-    """How many texts are not the same."""
+    """How many texts differ."""
     return f"{sum(a != b for a, b in zip(left, right, strict=True))} of {len(left)} texts differ"
 
 

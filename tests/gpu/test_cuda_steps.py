@@ -1,6 +1,6 @@
-"""Padded steps on a GPU: a row has the same bits alone, in a draft, in any batch, in any piece.
+"""Padded steps on a GPU: a row has the same bits alone, in a draft, in any batch or piece.
 
-Those of the kernels run without a GPU too, in Triton's interpreter, with TRITON_INTERPRET=1.
+The tests of the kernels also run without a GPU, in Triton's interpreter: TRITON_INTERPRET=1.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ DEVICE = torch.device("cuda" if ON_GPU else "cpu")
 needs_gpu = [
     pytest.mark.gpu,
     pytest.mark.skipif(not ON_GPU, reason="needs a CUDA device"),
-    pytest.mark.filterwarnings("default"),  # compilers' and drivers' are not ours
+    pytest.mark.filterwarnings("default"),  # those of compilers and drivers
 ]
 TEXT = torch.randint(1, 4096, (700,), generator=torch.Generator().manual_seed(1)).tolist()
-# A chain of 20 nodes with branches all along it, and their places in the draft.
+# A chain of 20 nodes with branches along it, and the places of the chain in the draft.
 PARENTS = [max(ROOT, node - 3) for node in range(60)]
 CHAIN = list(range(0, 60, 3))
 NODES = TEXT[200:260]
-FAR = 0.02  # of the length of a row of logits: roundings in bfloat16
+FAR = 0.02  # relative to the norm of a row of logits: rounding of bfloat16
 
 
 @pytest.fixture(
@@ -56,7 +56,7 @@ def model(options: ModelOptions) -> Iterator[LanguageModel]:
 
 
 def said_of(model: LanguageModel, prompt: list[int], pieces: int = 10_000) -> Tensor:
-    """The logits of all rows of a prompt that is run in pieces of so many tokens."""
+    """The logits of all rows of a prompt that is run in pieces of `pieces` tokens."""
     slot = model.acquire()
     cut = [prompt[start : start + pieces] for start in range(0, len(prompt), pieces)]
     said = [model.forward([Forward(model, slot, piece)])[0] for piece in cut]
@@ -65,7 +65,7 @@ def said_of(model: LanguageModel, prompt: list[int], pieces: int = 10_000) -> Te
 
 
 def said_of_drafts(model: LanguageModel, sessions: int) -> list[Tensor]:
-    """Of every session, whose text is a little longer each, the last token and a draft's nodes."""
+    """The logits of each session's last token and draft nodes; texts have different lengths."""
     slots = [model.acquire() for _ in range(sessions)]
     for place, slot in enumerate(slots):
         model.forward([Forward(model, slot, TEXT[: 99 + 7 * place])])
@@ -76,7 +76,7 @@ def said_of_drafts(model: LanguageModel, sessions: int) -> list[Tensor]:
 
 
 def said_alone(model: LanguageModel, place: int) -> Tensor:
-    """The same session's last token and the draft's chain, token by token."""
+    """The same session's last token and the chain of the draft, run token by token."""
     path = [TEXT[300], *(NODES[node] for node in CHAIN)]
     return said_of(model, [*TEXT[: 99 + 7 * place], *path], 1)[-len(path) :]
 
@@ -101,7 +101,7 @@ class TestRows:
             assert torch.equal(together[place][rows], said_alone(model, place)), place
 
     def test_every_place_in_a_step(self, model: LanguageModel) -> None:
-        """A node without children says the same wherever in a draft of many such it stands."""
+        """A node without children has the same logits at every place of a step."""
         slot = model.acquire()
         model.forward([Forward(model, slot, TEXT[:50])])
         said = model.forward([Forward(model, slot, [], [TEXT[60]] * 64, [ROOT] * 64)])[0]
@@ -147,13 +147,13 @@ KERNELS = ON_GPU or os.environ.get("TRITON_INTERPRET") == "1"
 
 
 @pytest.mark.skipif(not KERNELS, reason="needs a CUDA device, or TRITON_INTERPRET=1")
-@pytest.mark.filterwarnings("ignore")  # numpy's, of what the interpreter masks afterwards
+@pytest.mark.filterwarnings("ignore")  # numpy's, about values that the interpreter masks afterwards
 @pytest.mark.parametrize("window", [None, 40])
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "dim", "longest"), [(4, 2, 96, 150), (3, 1, 32, 400), (2, 2, 128, 70)]
 )
 def test_attention(heads: int, kv_heads: int, dim: int, longest: int, window: int | None) -> None:
-    """Rows of any length, with paths behind any prefix, and padding, against torch's attention."""
+    """Rows of any length, paths after any prefix, and padding, compared with torch's attention."""
     pytest.importorskip("triton")
     from draftloop.runtime import cuda_rows
 

@@ -1,7 +1,7 @@
-"""On a GPU in bfloat16, where near ties are common, plain decoding and every draft agree exactly.
+"""On a GPU in bfloat16, with frequent near ties, all strategies equal plain decoding exactly.
 
-They do where every forward is computed in steps of one shape, so that a row's bits do not depend
-on what is computed beside it.
+Every forward pass is computed in padded steps of one shape, so that a row's bits do not depend on
+the other rows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.gpu.conftest import DRAFT_TOKENS, Serve, Served
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(150)]
 WARNING = "rounding depends on the batch"
-# How many requests at a time, and how many in all: alone, a round is of one.
+# Requests at a time, and requests in all: one at a time, each forward has one session.
 AT_ONCE = ((1, 6), (8, 12))
 
 
@@ -28,14 +28,14 @@ def served(serve: Serve) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def expected(served: Served, cases: list[Case]) -> list[list[int]]:
-    """What plain decoding says, one request at a time."""
+    """The output of plain decoding, one request at a time."""
     said = served.client.tokens(cases, "autoregressive")
     assert sum(map(len, said)) > 20 * len(said)
     return said
 
 
 def test_no_service_says_that_rounding_depends_on_the_batch(served: Served) -> None:
-    """They compare a row alone with the same one in a draft when they start."""
+    """At the start, services compare a row computed alone with the same row in a draft."""
     for role in ("verifier", "drafter"):
         assert WARNING not in served.stack.processes[role].log_file.read_text(), role
 

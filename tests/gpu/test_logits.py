@@ -1,4 +1,4 @@
-"""What the models say on a GPU is what they say on a CPU, within the rounding of the format."""
+"""A GPU's logits are those of a CPU within the rounding of the format."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from tests.support.toy_model import llama_config, load_model, save_model
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(150)]
 TEXT = [17, 940, 33, 5, 221, 1033, 87, 402, 9, 11, 870, 2048, 77, 3, 641, 50, 51, 1200, 4, 8]
-# Three branches, one of which forks: node, parent.
+# Nodes and parents of a draft with three branches, one of which forks.
 NODES, PARENTS = [5, 6, 7, 8, 9, 10, 11, 12], [ROOT, ROOT, 0, 0, 2, 4, 1, ROOT]
 PATH = [0, 2, 4, 5]
-# Of the norm: TF32 has ten bits, and would come to some thousandths.
+# Relative to the norm. TF32 has ten bits and would differ by some thousandths.
 FLOAT32, BFLOAT16, EIGHT_BITS, FOUR_BITS = 2e-5, 3e-2, 1.5e-1, 5e-1
 
 
@@ -51,7 +51,7 @@ def on_cpu(folder: Path) -> Tensor:
 
 
 def together(model: LanguageModel) -> Tensor:
-    """float32 [1 + nodes, vocabulary] on the CPU: a draft behind the text, all in one forward."""
+    """float32 [1 + nodes, vocabulary] on the CPU: the last token and a draft in one forward."""
     slot = model.acquire()
     try:
         model.forward([Forward(model, slot, TEXT[:-1])])
@@ -61,7 +61,7 @@ def together(model: LanguageModel) -> Tensor:
 
 
 def singly(model: LanguageModel, path: Sequence[int]) -> Tensor:
-    """The rows of the text's last token and of a path of nodes, token by token."""
+    """The rows of the text's last token and of a path of nodes, run token by token."""
     slot = model.acquire()
     try:
         model.forward([Forward(model, slot, TEXT[:-1])])
@@ -73,12 +73,12 @@ def singly(model: LanguageModel, path: Sequence[int]) -> Tensor:
 
 
 def apart(said: Tensor, wanted: Tensor) -> float:
-    """Of the wanted norm."""
+    """The distance relative to the norm of `wanted`."""
     return float((said - wanted).norm() / wanted.norm())
 
 
 def test_products_of_float32_are_whole() -> None:
-    """TF32 would round their factors to ten bits."""
+    """TF32 would round the factors to ten bits."""
     assert not torch.backends.cuda.matmul.allow_tf32
     assert torch.get_float32_matmul_precision() == "highest"
 
@@ -88,7 +88,7 @@ def test_products_of_float32_are_whole() -> None:
 def test_the_device_says_what_the_cpu_says(
     folder: Path, on_cpu: Tensor, dtype: str, most: float, graphs: bool, tell: Tell
 ) -> None:
-    """A draft tree's rows too, and those decoded token by token are the tree's."""
+    """Rows of prompts and of draft trees; the tree's rows also equal token-by-token decoding."""
     model = load(folder, dtype, cuda_graphs=graphs)
     assert model.device.type == DEVICE and model.cache.keys[0].device.type == DEVICE
     tree, path = together(model), singly(model, PATH)
@@ -103,7 +103,7 @@ def test_the_device_says_what_the_cpu_says(
 
 @pytest.mark.parametrize("quantization", FORMATS)
 def test_quantized_weights(on_cpu: Tensor, folder: Path, quantization: str) -> None:
-    """Near the whole weights, and as near as rounding to what the CPU makes of the same ones."""
+    """Near the unquantized weights, and within rounding of the CPU with the same weights."""
     model = load(folder, "bfloat16", quantization=quantization)
     said = together(model)
     there = together(load(folder, "bfloat16", device="cpu", quantization=quantization))
@@ -124,7 +124,7 @@ def test_a_prompt_in_pieces_is_the_prompt() -> None:
 
 
 def test_sessions_share_a_forward() -> None:
-    """Each sees its own text alone."""
+    """Each session sees only its own text."""
     model = load(VERIFIER_DIR)
     slots = [model.acquire() for _ in range(3)]
     texts = [TEXT, TEXT[::-1], TEXT[5:]]
@@ -143,7 +143,7 @@ def test_layers_of_cost_inflation_are_where_the_model_is() -> None:
 
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name != "llama"])
 def test_models_of_other_kinds(family: str, tmp_path: Path) -> None:
-    """Those that run by transformers' code, and windows, caps and sinks."""
+    """Models that run through transformers' code, and windows, caps and sinks."""
     folder = save_model(tmp_path, FAMILIES[family])
     text, nodes, parents = [5, 17, 3, 88, 41, 2, 60, 9, 33, 12, 71], [1, 2, 3], [ROOT, ROOT, 0]
     said = []
@@ -166,7 +166,7 @@ SHAPES = (
 
 @pytest.mark.parametrize("parameters", SHAPES, ids=range(len(SHAPES)))
 def test_tokens_are_chosen_as_on_a_cpu(parameters: SamplingParameters) -> None:
-    """By the same noise: a drafter on a CPU and a verifier on a GPU understand each other."""
+    """With the same noise, a drafter on a CPU and a verifier on a GPU agree."""
     rows, vocabulary = 64, 4096
     logits = 3 * torch.randn(rows, vocabulary, generator=torch.Generator().manual_seed(5))
     positions, paths = range(40, 40 + rows), [[row % 7] * (row % 3) for row in range(rows)]
@@ -183,7 +183,7 @@ def test_tokens_are_chosen_as_on_a_cpu(parameters: SamplingParameters) -> None:
 
 
 def test_what_there_is_no_memory_for_is_said_with_its_size(tmp_path: Path) -> None:
-    """Half as much again as the device has; a CPU promises memory that it has not."""
+    """Half as much again as the device has; a CPU would allocate memory that it does not have."""
     per_token, sessions = 2 * 2 * 2 * 8 * 4, 4
     most = 1 << 48 if DEVICE == "cpu" else torch.cuda.get_device_properties(0).total_memory
     context = int(1.5 * most) // (per_token * sessions)

@@ -1,4 +1,4 @@
-"""On a GPU in float32 no strategy changes a token, alone or in shared forwards."""
+"""On a GPU in float32 no strategy changes a token, alone or in shared forward passes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.gpu.conftest import DRAFT_TOKENS, Serve, Served, Tell
 from tests.support.device import DEVICE
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(150)]
-# How many requests at a time, and how many in all: alone, a round is of one.
+# Requests at a time, and requests in all: one at a time, each forward has one session.
 AT_ONCE = ((1, 6), (8, 18))
 
 
@@ -29,7 +29,7 @@ def every_case(cases: list[Case], shaped_cases: list[Case]) -> list[Case]:
 
 @pytest.fixture(scope="module")
 def expected(served: Served, every_case: list[Case]) -> list[list[int]]:
-    """What plain decoding says, one request at a time."""
+    """The output of plain decoding, one request at a time."""
     said = served.client.tokens(every_case, "autoregressive")
     assert sum(map(len, said)) > 20 * len(said)
     return said

@@ -1,4 +1,4 @@
-"""Weights of eight bits on a GPU: drafts change nothing of what such a target model says."""
+"""Eight-bit weights on a GPU: drafts do not change such a target model's output."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.timeout(150)]
 
 
 def test_weights_of_eight_bits_are_served_alike(serve: Serve, cases: list[Case]) -> None:
-    """Of both models, in float32, where a row's rounding hardly depends on the batch."""
+    """Both models quantized, in float32, where a row's rounding hardly depends on the batch."""
     flags = ("--quantization", "int8")
     with serve(dtype="float32", quantization="int8", drafter_flags=flags) as served:
         plain = served.client.tokens(cases, "autoregressive")

@@ -1,4 +1,4 @@
-"""The services on a GPU besides their tokens: costs, profile, cancelling, the command line."""
+"""The services on a GPU apart from tokens: costs, profile, cancellation, command line."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.support.device import DEVICE
 from tests.support.sessions import wait_until_free
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(150)]
-MEASURED = {1, 8, 32, 128}  # new tokens in a forward
+MEASURED = {1, 8, 32, 128}  # new tokens in a forward pass
 
 
 @pytest.fixture(scope="module")
 def served(serve: Serve) -> Iterator[Served]:
-    """As `draftloop up --device cuda` starts them."""
+    """The services as `draftloop up --device cuda` starts them."""
     with serve() as running:
         yield running
 
@@ -60,7 +60,7 @@ def test_the_command_line_generates(served: Served) -> None:
 
 
 def test_a_cancelled_request_frees_its_sessions(served: Served) -> None:
-    """Hot, so that no text loops."""
+    """The temperature is high so that no text loops."""
     hot = Case((5, 6, 7), 2000, {"temperature": 1.5})
     said = hot.parameters("opt_tree", ignore_eos=True)
     for _ in range(3):
@@ -74,7 +74,7 @@ def test_a_cancelled_request_frees_its_sessions(served: Served) -> None:
 
 
 def test_a_text_of_the_whole_context(served: Served) -> None:
-    """From a prompt of many steps to the last place there is."""
+    """From a prompt of many steps to the end of the context."""
     prompt = tuple(5 + index % 4000 for index in range(1900))
     plain = served.client.once(Case(prompt, 400), "autoregressive", ignore_eos=True)
     drafted = served.client.once(Case(prompt, 400), "fused", ignore_eos=True)

@@ -1,4 +1,7 @@
-"""One role in this process, over loopback gRPC, on the smallest bundled model in float32."""
+"""Fixtures of the service tests: one role in this process, over loopback gRPC.
+
+It runs the smallest bundled model in float32.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,8 @@ from tests.support.redis_server import RedisServer
 from verifier_service import servicer as verifier
 from verifier_service.config import VerifierSettings
 
-# A busy machine may stand still for longer than the usual twentieth of a second, and what cannot be
-# written in time is dropped.
+# A busy machine may pause for longer than the usual timeout of 0.05 s, and phrases that cannot be
+# written in time are dropped.
 PATIENCE_S = 5.0
 MODEL = bundled_model("drafter")
 FINGERPRINT = vocabulary_fingerprint(MODEL)
@@ -57,7 +60,7 @@ async def _served(server: RoleServer, host: ModelHost) -> AsyncIterator[Served]:
 
 @pytest.fixture
 def serve_verifier() -> Start:
-    """Starts a verifier with the given settings over the small ones."""
+    """Starts a verifier with SMALL and the given settings, which win."""
 
     @asynccontextmanager
     async def start(**settings: Any) -> AsyncIterator[Served]:
@@ -72,7 +75,7 @@ def serve_verifier() -> Start:
 
 @pytest.fixture
 def serve_drafter() -> Start:
-    """Starts a drafter with the given settings over the small ones."""
+    """Starts a drafter with SMALL and the given settings, which win."""
 
     @asynccontextmanager
     async def start(**settings: Any) -> AsyncIterator[Served]:
@@ -100,7 +103,7 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
 
 @pytest.fixture
 def open_store() -> Iterator[Callable[..., PhraseStore]]:
-    """Opens stores as different processes would have them, patient unless they are told not to."""
+    """Opens stores as separate processes would, with a long timeout unless another is given."""
     stores: list[PhraseStore] = []
 
     def opened(url: str, **settings: Any) -> PhraseStore:

@@ -1,4 +1,4 @@
-"""What the service tests say on a session's stream."""
+"""Messages of verifier and drafter sessions, and calls that exchange them."""
 
 from __future__ import annotations
 

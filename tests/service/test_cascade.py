@@ -1,4 +1,4 @@
-"""The cascade over gRPC: one model and two in one drafter, refusals, slots that come back."""
+"""The cascade over gRPC: one and two models in one drafter, refused parameters, freed slots."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def matrix(*rows: tuple[int, ...], leniency: float = 1.0) -> CascadeParameters:
 
 
 async def all_slots_free(host: ModelHost) -> None:
-    """Of every model: they are freed one after the other."""
+    """Returns once the slots of all models are free; they are freed one after the other."""
     await all_free(host)
     slots, caches = host.model.options.max_sessions, [m.cache for m in host.smaller_models]
     await eventually(lambda: all(cache.free_slots == slots for cache in caches))
@@ -54,13 +54,13 @@ async def all_slots_free(host: ModelHost) -> None:
 async def test_models_that_are_the_target_are_always_right(
     serve_drafter: Start, serve_verifier: Start, settings: dict[str, Any], temperature: float
 ) -> None:
-    """Without a copied tail every token is a draft model's, and that is the target itself.
+    """Without a copied tail all tokens come from models equal to the target: all are accepted.
 
-    Guards keys and values kept in both caches, across reviews and across rounds.
+    Guards the keys and values kept in both caches across reviews and rounds.
     """
     rows = [(6, 0), (0, 4)] if not settings else [(4, 3, 0), (0, 2, 3), (0, 0, 3)]
     chosen: dict[str, Any] = {"sampling": sampling(temperature=temperature)}
-    same = serve_drafter(**settings, draft_temperature=1)  # read as the target is
+    same = serve_drafter(**settings, draft_temperature=1)  # the target's own temperature
     async with same as (near, host), serve_verifier() as (far, _):
         drafter, verifier = DrafterStub(near).Draft(), VerifierStub(far).Verify()
         await say(drafter, open_drafter(strategy="cascade", cascade=matrix(*rows), **chosen))
@@ -115,7 +115,7 @@ async def test_max_gram_reads_the_prompt_before_a_session_is_ready_and_on_no_eng
 
 
 async def test_slots_come_back_however_sessions_end(serve_drafter: Start) -> None:
-    """Four times as many sessions as slots: closed, cancelled, refused and left waiting."""
+    """Four times as many sessions as slots: closed, cancelled, refused, cancelled when drafting."""
 
     async def one(channel: grpc.aio.Channel, number: int) -> None:
         call: Any = DrafterStub(channel).Draft()

@@ -1,4 +1,4 @@
-"""`draftloop health`, and the probe of the images, against servers with a known health."""
+"""`draftloop health` and the probe of the images, against servers with a known health."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 @pytest.fixture
 def served() -> Iterator[tuple[health.HealthServicer, str]]:
-    """A server's health, to be set, and its address. It knows the verifier alone."""
+    """A health service whose status can be set, and its address. It knows only the verifier."""
     servicer = health.HealthServicer()
     servicer.set(SERVICES[Role.VERIFIER], SERVING)
     server = grpc.server(ThreadPoolExecutor(1))
@@ -70,7 +70,7 @@ def test_proxies_of_the_web_are_not_asked(
 
 
 def test_the_probe_imports_nothing_heavy() -> None:
-    """It runs every few seconds in every container."""
+    """The probe runs every few seconds in every container."""
     code = (
         "import sys, draftloop.rpc.health\n"
         "sys.exit(', '.join({'torch', 'numba', 'pydantic', 'typer'} & set(sys.modules)) or 0)"

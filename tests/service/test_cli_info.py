@@ -1,4 +1,4 @@
-"""`draftloop info` says how the phrase log is: an orchestrator's gRPC door, over a real Redis."""
+"""`draftloop info` reports the state of the phrase log, by gRPC and over a real Redis."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RECORDS = [encode(number, [Phrase((1, 2), (3, number))]) for number in (4, 5, 6)
 
 @asynccontextmanager
 async def orchestrator(**settings: Any) -> AsyncIterator[tuple[Described, str]]:
-    """What it has, and its address."""
+    """The deployment of an orchestrator in this process, and its gRPC address."""
     async with gateway(phrases_timeout_s=1, **settings) as (_, deployment):
         server = grpc.aio.server()
         register(GenerationServicer(Front(deployment)), server)
@@ -45,7 +45,7 @@ async def orchestrator(**settings: Any) -> AsyncIterator[tuple[Described, str]]:
 
 
 async def told(address: str) -> str:
-    """The line on phrases."""
+    """The output's line on phrases."""
 
     def run() -> str:
         environment = {"COLUMNS": "300"}
@@ -103,7 +103,7 @@ async def test_phrases_of_the_process_alone() -> None:
 
 
 def test_no_phrases() -> None:
-    """As where the server is older than the field."""
+    """`draftloop info` shows this for servers that are older than the field."""
     console = Console(width=300)
     with console.capture() as captured:
         terminal.show_info(console, deployment_info())

@@ -1,4 +1,4 @@
-"""`draftloop phrases` over a real Redis."""
+"""The `draftloop phrases` commands over a real Redis."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_a_file_that_is_no_utf_8_makes_no_tenant_of_two(
 def test_what_comes_through_a_pipe_is_imported(
     server: RedisServer, run: Run, tmp_path: Path
 ) -> None:
-    """It is read twice, and a pipe gives it once."""
+    """The import reads the file twice, but a pipe can be read only once."""
     file = tmp_path / "phrases.jsonl"
     write(server.url, "aaaa:", encode(1, [ONE, OTHER]))
     assert run("export", str(file)).exit_code == 0 and run("clear", "--yes").exit_code == 0

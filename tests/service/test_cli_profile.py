@@ -1,4 +1,4 @@
-"""`draftloop profile` against a server that says what it is told to say."""
+"""`draftloop profile` against a server with given model information."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 class Telling(generation_pb2_grpc.GenerationServicer):
-    """Answers Info and nothing else."""
+    """Answers Info with `verifier` and `drafter`, and no other call."""
 
     def __init__(self) -> None:
         self.verifier: ModelInfo = model_info(model_name="big <one>", cost_curve=CURVE)
@@ -47,7 +47,7 @@ class Telling(generation_pb2_grpc.GenerationServicer):
 
 @pytest.fixture
 def told() -> Iterator[tuple[Telling, str]]:
-    """What the server says, and its address."""
+    """The servicer whose answers can be set, and its address."""
     telling = Telling()
     server = grpc.server(ThreadPoolExecutor(1))
     generation_pb2_grpc.add_GenerationServicer_to_server(telling, server)

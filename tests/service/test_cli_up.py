@@ -1,4 +1,4 @@
-"""`draftloop up` before and beside what it starts: its flags, and its word on the phrase log."""
+"""`draftloop up` without its services: flags, configuration, the phrase log's warning."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def refusal(*arguments: str) -> str:
 
 
 def test_every_setting_has_a_flag() -> None:
-    """As docs/configuration.md says it."""
+    """docs/configuration.md promises a flag for every setting."""
     up = get_command(app).commands["up"]  # type: ignore[attr-defined]
     flags = {option for parameter in up.params for option in parameter.opts}
     assert flags == {flag_of(name) for name in ("config", *StackConfig.model_fields)}
@@ -93,7 +93,7 @@ def test_a_stop_says_what_becomes_of_the_logs(monkeypatch: pytest.MonkeyPatch) -
 def test_a_phrase_log_that_is_not_there_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Once all that was said is that everything is ready."""
+    """An unreachable log is reported. Earlier, the output said only that everything was ready."""
     cli_up._warn_of_the_phrase_log("memory://")
     with RedisServer(tmp_path) as server:
         cli_up._warn_of_the_phrase_log(server.url)

@@ -1,4 +1,4 @@
-"""The Python client against a server that does what a client must be ready for."""
+"""The Python client against a scripted server: retries, timeouts, cancellation, closing, errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Told = tuple[ScriptedGeneration, str]
 
 @pytest.fixture
 def told() -> Iterator[Told]:
-    """What the server does, and its address."""
+    """The scripted server and its address."""
     servicer = ScriptedGeneration()
     with serving(servicer) as address:
         yield servicer, address
@@ -67,7 +67,7 @@ def test_what_fails_before_the_first_token_is_tried_again(
 def test_what_comes_just_as_a_server_stops_is_tried_again(
     told: Told, client: Client, streamed: bool
 ) -> None:
-    """gRPC's core cancels it then; the next attempt may find who is there instead."""
+    """gRPC cancels a call that arrives as a server stops; another server may answer a retry."""
     servicer, address = told
     servicer.failures = [grpc.StatusCode.CANCELLED]
     if streamed:
@@ -120,7 +120,7 @@ def test_what_would_fail_again_is_not_tried_again(
 
 
 def test_messages_are_as_large_as_the_server_lets_them_be() -> None:
-    """Once the client had a limit of its own, the usual one of servers."""
+    """The client used to limit messages itself, to the default of the servers."""
     large = MAX_MESSAGE_BYTES + 1
     with serving(ScriptedGeneration(), 2 * large) as address, Client(address) as client:
         assert client.generate("x" * large).text == "012"
@@ -137,7 +137,7 @@ def test_a_message_that_is_too_large_names_the_servers_setting(client: Client) -
 
 
 def test_a_wait_that_outlasts_the_timeout_is_not_begun(told: Told, client: Client) -> None:
-    """The error says what is wrong; a deadline that passed while waiting would not."""
+    """The server's error tells more than a deadline that passes while the client waits."""
     servicer, _ = told
     servicer.failures = [Overloaded("no room", retry_after_s=1000)]
     with pytest.raises(Overloaded):
@@ -161,7 +161,7 @@ def test_the_timeout_is_the_servers_deadline_too(told: Told) -> None:
     servicer.stuck = True
     with Client(address, timeout=500) as client:
         client.generate("x")
-        # gRPC sends three digits of a timeout and rounds up: 500.0001 s arrive as 501.
+        # gRPC sends three digits of a timeout and rounds up: 500.0001 s arrive as 501 s.
         assert servicer.time_remaining is not None and 400 < servicer.time_remaining <= 501
         stream = client.stream("x", timeout=0.5)
         with pytest.raises(DeadlineExceeded, match="deadline has passed"):
@@ -171,7 +171,7 @@ def test_the_timeout_is_the_servers_deadline_too(told: Told) -> None:
 
 
 def test_leaving_the_loop_cancels(told: Told, client: Client) -> None:
-    """Also where the stream itself is still held."""
+    """Leaving the loop cancels the call even if the stream object is still referenced."""
     servicer, _ = told
     servicer.stuck = True
     stream = client.stream("x")
@@ -201,7 +201,7 @@ def test_cancel_ends_the_wait_between_two_attempts(told: Told, client: Client) -
 
     def cancel() -> None:
         until(lambda: servicer.calls)
-        time.sleep(0.2)  # until the answer has come
+        time.sleep(0.2)  # so that the answer has arrived
         stream.cancel()
 
     with ThreadPoolExecutor(1) as beside:
@@ -227,7 +227,7 @@ def test_closing_fails_what_waits_and_what_comes(told: Told) -> None:
 
 
 async def test_closing_fails_what_waits_in_tasks(told: Told) -> None:
-    """A call, a stream, and both between two attempts; who was cancelled hears of that."""
+    """A call, a stream and waits before a retry fail; a cancelled task raises CancelledError."""
     servicer, address = told
     servicer.stuck = servicer.busy = True
     client = AsyncClient(address)
@@ -247,7 +247,7 @@ async def test_closing_fails_what_waits_in_tasks(told: Told) -> None:
     )
     while servicer.failures:
         await asyncio.sleep(0.01)
-    await asyncio.sleep(0.1)  # until the answers have come
+    await asyncio.sleep(0.1)  # so that the answers have arrived
     leaving.cancel()
     left.cancel()
     await client.close()
@@ -274,7 +274,7 @@ async def test_a_closed_client_says_so(told: Told) -> None:
 
 
 def test_any_number_of_threads_may_close(told: Told) -> None:
-    """Whoever is late must not wait for a loop that runs no more."""
+    """The last threads must not wait for an event loop that has stopped."""
     for _ in range(20):
         client = Client(told[1])
         closing = [threading.Thread(target=client.close, daemon=True) for _ in range(4)]

@@ -1,4 +1,4 @@
-"""Corrected cost curves on their way: from forwards to Info, and on to the orchestrator."""
+"""Corrected cost curves travel from forward passes to Info and on to the orchestrator."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.model_info import model_info
 from tests.support.ports import quiet_port
 from tests.support.waiting import eventually
 
-# Slower by far than the model is, so that every forward corrects it downwards.
+# Far slower than the model, so that every forward pass corrects the curve downwards.
 SLOW = (CostPoint(1, 60_000_000_000, 128), CostPoint(32, 90_000_000_000, 128))
 ROUNDS = 4
 RECYCLING_ALONE = FusedParameters(draft_model=False, phrases=False, own_text=False)
@@ -58,7 +58,7 @@ async def test_the_drafter_reports_what_its_forwards_took(serve_drafter: Start) 
 
 
 def deployment_of(verifier: str, drafter: str) -> deployment.Deployment:
-    """Of services at these addresses, not started yet."""
+    """A deployment with services at these addresses, not started yet."""
     chosen = OrchestratorSettings(verifiers=verifier, drafters=drafter, tokenizer=MODEL)
     return deployment.Deployment(chosen)
 
@@ -82,7 +82,7 @@ async def test_the_orchestrator_asks_again_and_keeps_what_it_knows(
             for host in (verifier, drafter):
                 host.model.costs = CostCurve(SLOW)
             await eventually(lambda: curves() == [SLOW, SLOW])
-        await asyncio.sleep(0.2)  # several times nobody answers
+        await asyncio.sleep(0.2)  # meanwhile several queries find nobody
         assert curves() == [SLOW, SLOW]
     finally:
         await started.stop()
@@ -126,7 +126,7 @@ async def test_on_one_machine_a_drafter_keeps_all_requests_waiting(
 def test_successors_are_asked_for_where_forwards_are_long(
     forward_ns: int | None, said: Speculation, recycles: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or where the request has nothing else that is free, or says how much is drafted."""
+    """Also if no other free source is on, or the request sets how much is drafted."""
     curve = () if forward_ns is None else (CostPoint(1, forward_ns),)
     monkeypatch.setattr(deployment.Deployment, "verifier", model_info(cost_curve=curve))
     request = GenerationRequest(

@@ -1,4 +1,4 @@
-"""The time that a client gives begins when its request comes, not once the request was read."""
+"""A client's time limit starts when its request arrives, not when it has been read."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ BODIES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(autouse=True)
 def deadlines(monkeypatch: pytest.MonkeyPatch) -> list[Deadline]:
-    """Until when what came to be run may run; nobody is behind that would."""
+    """The deadline of every generation that is created; no verifier would run it."""
     found: list[Deadline] = []
     generation = Described.generation
 
@@ -74,7 +74,7 @@ async def by_grpc() -> AsyncIterator[generation_pb2_grpc.GenerationStub]:
 
 
 def ended() -> tuple[float, float]:
-    """Requests that came too late, and those that were called off."""
+    """The counts of requests that exceeded their deadline and of cancelled ones."""
     late, left = FAILURES.labels("deadline_exceeded"), SUCCESSES.labels("abort")
     return late._value.get(), left._value.get()
 
@@ -95,7 +95,7 @@ def grpc_request(bomb: str | None = None) -> pb.GenerateOnceRequest:
 async def test_a_deadline_that_passes_while_a_request_is_read_over_grpc(
     deadlines: list[Deadline],
 ) -> None:
-    """Where gRPC cancels the handler, too."""
+    """The request counts as late even if gRPC cancels the handler first."""
     async with by_grpc() as stub:
         late, left = ended()
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -122,7 +122,7 @@ async def for_ever(*_: Any, **__: Any) -> None:
 async def test_a_deadline_that_passes_while_others_keep_the_tokenizer(
     deadlines: list[Deadline], monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    """Only what came behind it used to end: texts and token ids were waited for without limit."""
+    """Waiting for the tokenizer used to have no limit; only the steps after it had one."""
     for name in ("encoded", "decoded"):
         monkeypatch.setattr(Tokenizer, name, for_ever)
     async with gateway() as (client, _), asyncio.timeout(LONG_S):
@@ -142,7 +142,7 @@ async def test_a_deadline_that_passes_while_token_texts_are_looked_up(
 
 @pytest.mark.parametrize("path", BODIES)
 async def test_a_deadline_that_passes_before_a_body_is_there(path: str) -> None:
-    """It is counted from when the head came: a body used to have as long as it went on to come."""
+    """The time counts from the head of the request. The body used to have unlimited time."""
 
     async def body() -> AsyncIterator[bytes]:
         yield b"{"
@@ -152,7 +152,7 @@ async def test_a_deadline_that_passes_before_a_body_is_there(path: str) -> None:
         late, left = ended()
         answer = await client.post(path, content=body(), headers=SHORT)
         require_late(answer)
-        assert answer.headers["connection"] == "close"  # the rest of it is not read
+        assert answer.headers["connection"] == "close"  # the rest of the body is not read
         assert ended() == (late + 1, left)
 
 
@@ -204,7 +204,7 @@ async def test_grpc_calls_off_what_waits_for_the_tokenizer(monkeypatch: pytest.M
 
 @pytest.fixture
 def read_at(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """When requests began to be read."""
+    """The times at which requests began to be read."""
     moments: list[float] = []
     read = RequestReader.read
 
@@ -217,7 +217,7 @@ def read_at(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 class Call:
-    """Of a gRPC client that has a minute."""
+    """The context of a gRPC call whose client waits a minute."""
 
     def invocation_metadata(self) -> None:
         return None
@@ -231,7 +231,7 @@ async def test_reading_is_a_part_of_the_time(
 ) -> None:
     async with gateway() as (_, deployment):
         door: Any = GenerationServicer(Front(deployment))
-        with pytest.raises(Unavailable):  # nobody is behind
+        with pytest.raises(Unavailable):  # there is no verifier
             await door.GenerateOnce(grpc_request(), Call())
     (began,), (deadline,) = read_at, deadlines
     assert deadline.at is not None and deadline.at < began + LONG_S
@@ -240,7 +240,7 @@ async def test_reading_is_a_part_of_the_time(
 async def test_the_choices_of_an_http_request_have_one_deadline(
     read_at: list[float], deadlines: list[Deadline]
 ) -> None:
-    """Each used to begin its time when those before it had been read."""
+    """Each choice's time used to begin only when those before it had been read."""
     async with gateway() as (client, _):
         body, headers = {"prompt": ["a", "b"], "n": 2}, {"X-Request-Timeout": str(LONG_S)}
         await client.post("/v1/completions", json=body, headers=headers)

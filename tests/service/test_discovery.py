@@ -1,4 +1,4 @@
-"""Replicas that come, go, lie about their model or say nothing, over loopback gRPC."""
+"""Discovery over loopback gRPC: replicas join, leave, restart, have another model or hang."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ add = drafter_pb2_grpc.add_DrafterServicer_to_server
 
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seconds become hundredths."""
+    """Shortens the intervals of discovery to hundredths of a second."""
     for name in ("RESOLVE_S", "ASK_S", "ASK_MISSING_S"):
         monkeypatch.setattr(discovery, name, 0.02)
     monkeypatch.setattr(discovery, "ANSWER_S", 0.5)
 
 
 def serving(model: ModelInfo | None = None) -> fakes.FakeDrafter:
-    """A process of its own, unless it is told which."""
+    """A drafter with the given information, by default that of a new process."""
     model = model or model_info(instance_id=uuid.uuid4().hex)
     return fakes.FakeDrafter(convert.model_info_to_pb(model), fakes.nothing)
 
 
 class Pods:
-    """What a headless name stands for at the moment."""
+    """The changing addresses behind a headless service name."""
 
     def __init__(self, *addresses: str) -> None:
         self.addresses: Sequence[str] = addresses
@@ -91,7 +91,7 @@ async def test_a_name_is_looked_up_by_the_system() -> None:
 
 
 async def test_replicas_join_and_leave_with_their_addresses() -> None:
-    """A session on a replica that is listed no more goes on; its channel is closed after it."""
+    """A session goes on when its replica is no longer listed; the channel is closed after it."""
     async with fakes.listening(add, serving()) as old, fakes.listening(add, serving()) as new:
         pods = Pods(old)
         async with discovering(pods) as found:
@@ -126,7 +126,7 @@ async def test_who_dies_leaves_and_who_returns_is_forgiven() -> None:
 
 
 async def test_who_was_started_anew_has_computed_nothing_yet() -> None:
-    """New sessions went there for the beginnings that its predecessor had computed."""
+    """A restarted replica has no cached prefixes. It used to get sessions for its predecessor's."""
     text = list(range(2 * BLOCK))
     said = convert.model_info_to_pb(model_info(instance_id="first", prefix_caching=True))
     service = fakes.FakeDrafter(said, fakes.nothing)
@@ -143,7 +143,7 @@ async def test_who_was_started_anew_has_computed_nothing_yet() -> None:
 
 
 async def test_a_process_of_two_addresses_is_one_replica() -> None:
-    """As of a name with one of each family; where one of them fails, the other takes its place."""
+    """A name may have an IPv4 and an IPv6 address; if one fails, the other takes its place."""
     async with fakes.listening(add, serving(FIRST)) as other, discovering(pods := Pods()) as found:
         async with fakes.listening(add, serving(FIRST)) as address:
             pods.addresses = [address, other]
@@ -154,7 +154,7 @@ async def test_a_process_of_two_addresses_is_one_replica() -> None:
 
 
 async def test_who_dies_comes_last_before_anybody_asks() -> None:
-    """Nothing but the connection's end says so: a session would wait for its timeout there."""
+    """The closed connection is the only sign; a session sent there would wait for its timeout."""
     async with discovering(pods := Pods()) as found, fakes.listening(add, serving()) as other:
         async with fakes.listening(add, serving()) as address:
             pods.addresses = [address, other]
@@ -217,7 +217,7 @@ async def test_one_that_falls_silent_leaves() -> None:
 
 
 async def test_an_answer_that_means_nothing_is_no_reason_to_stop_asking() -> None:
-    """What cannot be read comes as an error of whatever kind; the next answer counts."""
+    """An unreadable answer may raise any exception; the next answer counts."""
     answers = iter([AttributeError("no field"), ValueError("no number")])
 
     async def ask(channel: grpc.aio.Channel, timeout_s: float) -> ServiceInfo:

@@ -1,4 +1,4 @@
-"""Both doors of an orchestrator in this process, with no verifier behind them."""
+"""An orchestrator's gRPC and HTTP servers in this process, without a verifier."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LOOPBACK = "127.0.0.1:0"
 
 @contextlib.asynccontextmanager
 async def opened(**settings: Any) -> AsyncIterator[tuple[Doors, HttpServer]]:
-    """Told to be ready; beside its own service it has that of a scripted verifier."""
+    """The servers, set to ready; the gRPC server also serves a scripted verifier's calls."""
     listens = {"listen": LOOPBACK, "http_listen": LOOPBACK, "tokenizer": bundled_model("verifier")}
     chosen = OrchestratorSettings(**{**listens, "grace_period_s": 600, **settings})
     deployment = Deployment(chosen)
@@ -60,7 +60,7 @@ async def opened(**settings: Any) -> AsyncIterator[tuple[Doors, HttpServer]]:
 
 
 async def test_health_follows_the_verifiers_and_life_does_not() -> None:
-    """As `/ready` does: what a balancer asks by gRPC, and `draftloop health`."""
+    """The service's health is that of `/ready`; load balancers and `draftloop health` read it."""
     async with (
         opened() as (doors, http),
         grpc.aio.insecure_channel(doors.address) as channel,
@@ -81,7 +81,7 @@ async def test_health_follows_the_verifiers_and_life_does_not() -> None:
 
 @contextlib.asynccontextmanager
 async def served(doors: Doors) -> AsyncIterator[Any]:
-    """A call that runs until it is told to end."""
+    """A call that runs until `end` closes it."""
     async with grpc.aio.insecure_channel(doors.address) as channel:
         call = verifier_pb2_grpc.VerifierStub(channel).Verify()
         await call.write(open_verifier())
@@ -104,7 +104,7 @@ WHOLE = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
 async def connected(
     http: HttpServer, said: bytes
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A connection on which so much was said."""
+    """A connection on which these bytes were sent."""
     host, _, port = http.address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(said)
@@ -119,7 +119,7 @@ async def connected(
 async def test_who_does_not_ask_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch, said: bytes
 ) -> None:
-    """Every connection takes one of the files that a process may open."""
+    """Silent connections are closed, as each takes one of the process's file descriptors."""
     monkeypatch.setattr(connections, "HEAD_S", 0.2)
     async with opened() as (_, http), connected(http, said) as (reader, writer):
         assert await reader.read() == b""
@@ -130,7 +130,7 @@ async def test_who_does_not_ask_is_not_waited_for(
 
 
 async def test_what_is_no_http_behind_a_head_is_nobodys_failure() -> None:
-    """The head alone would have been refused, without a look at what follows."""
+    """The head alone would be refused; what follows it is not parsed and logs no error."""
     refused = HEAD + b"content-encoding: gzip\r\ntransfer-encoding: chunked\r\n\r\nno number\r\n"
     with capture_logs() as lines:
         async with opened() as (_, http), connected(http, refused) as (reader, _):
@@ -139,7 +139,7 @@ async def test_what_is_no_http_behind_a_head_is_nobodys_failure() -> None:
 
 
 async def test_nothing_follows_a_body_of_two_lengths() -> None:
-    """A proxy may have read it by the other one, and sent what is another client's behind it."""
+    """A proxy may use the other length, and take the rest for another client's request."""
     lengths = b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n"
     twice = HEAD + lengths + b"0\r\n\r\n" + WHOLE
     async with opened() as (_, http), connected(http, twice) as (reader, _):
@@ -149,7 +149,7 @@ async def test_nothing_follows_a_body_of_two_lengths() -> None:
 async def test_an_unforeseen_error_can_be_read_by_pages_of_allowed_origins(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As every answer, with its request's id: both used to be missing from this one."""
+    """An internal error has CORS headers and the request id. It used to have neither."""
 
     def broken(*_: object) -> None:
         raise RuntimeError("nobody foresaw this")
@@ -184,8 +184,10 @@ async def test_half_a_body_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) ->
 
 
 async def test_who_sends_a_body_before_anything_else_gets_its_refusal() -> None:
-    """The connection was closed in its face: OpenAI's and Anthropic's asynchronous clients read no
-    answer before they have sent all of a body, and told of an error of the connection.
+    """A refusal reaches a client that reads no answer before it has sent its whole body.
+
+    OpenAI's and Anthropic's asynchronous clients are such. The connection used to be closed at
+    once, and they reported a connection error.
     """
     async with opened() as (_, http):
         base = f"http://{http.address}/v1"
@@ -224,7 +226,7 @@ async def test_while_calls_drain_everybody_may_see_how_it_goes() -> None:
 
 
 def failures() -> dict[str, float]:
-    """Requests that failed, by reason; reasons with none are left out."""
+    """The counts of failed requests by reason; reasons without any are left out."""
     (family,) = metrics.FAILURES.collect()
     return {
         sample.labels["reason"]: sample.value
@@ -234,7 +236,7 @@ def failures() -> dict[str, float]:
 
 
 async def failed(client: httpx.AsyncClient, status: int, **more: Any) -> dict[str, float]:
-    """What a request counts as, which is refused with that status."""
+    """What a request that gets this error status adds to the failure counts."""
     before = failures()
     request = {"url": "/v1/completions", "json": {"prompt": "x"}, **more}
     assert (await client.post(**request)).status_code == status
@@ -276,7 +278,7 @@ async def test_who_is_refused_in_a_drain_is_counted() -> None:
 
 
 async def test_who_has_no_key_or_asks_for_another_tenant_is_counted(tmp_path: Path) -> None:
-    """And does not count as a fault of the server's: see the alert."""
+    """Refused keys and tenants are not server faults, which the alert counts."""
     key = new_key()
     keys = tmp_path / "keys.toml"
     keys.write_text(KeyEntry(name="one", sha256=hash_of(key), tenant="acme").toml())

@@ -1,4 +1,4 @@
-"""Drafts end where the request does: at its own stop tokens, at no others."""
+"""Drafts end at the request's own stop tokens and at no others."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from tests.service.sessions import PROMPT, open_drafter, propose, sampling, say
 from tests.support.model_info import model_info
 
 LENGTH = len(PROMPT)
-CERTAIN, CUSTOM = 100.0, 17  # a bias, and a token that is no end of the model's own
+CERTAIN, CUSTOM = 100.0, 17  # a bias, and a token that does not end the model's outputs
 
 
 def biased(token: int) -> dict[str, Any]:
-    """Sampling that says this token, whatever comes before."""
+    """Sampling parameters under which only this token is ever chosen."""
     return {"sampling": sampling(temperature=0.0, logit_bias={token: CERTAIN})}
 
 
 async def draft_of(channel: grpc.aio.Channel, strategy: str, token: int, **more: Any) -> list[int]:
-    """The first draft of a session that says one token only."""
+    """The first draft of a session in which only this token is ever chosen."""
     call: Any = DrafterStub(channel).Draft()
     await say(call, open_drafter(strategy=strategy, **biased(token), **more))
     answer = await say(call, propose(LENGTH + 2, [token, token]))
@@ -40,7 +40,7 @@ async def draft_of(channel: grpc.aio.Channel, strategy: str, token: int, **more:
 
 @pytest.mark.parametrize("strategy", ["speculative", "opt_tree", "cascade", "fused", "ouroboros"])
 async def test_a_draft_ends_where_the_request_does(serve_drafter: Start, strategy: str) -> None:
-    """It ended at the model's own tokens, whatever the client had said of the end."""
+    """Drafts used to end at the model's own end tokens, whatever the request named."""
     async with serve_drafter() as (channel, host):
         [end] = host.model.stop_token_ids
         of_one = partial(draft_of, channel, strategy)

@@ -1,4 +1,4 @@
-"""The drafter alone: proposals, its own bookkeeping, refusals, and slots that come back."""
+"""The drafter alone: drafts, session state, refused messages, freed slots."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ LENGTH = len(PROMPT)
 async def test_a_drafter_of_the_same_model_is_always_right(
     serve_drafter: Start, serve_verifier: Start, temperature: float
 ) -> None:
-    """The noise is shared: with equal models every draft is accepted whole, round after round.
+    """With equal models and shared noise every draft is accepted whole, round after round.
 
-    Guards positions, keys and values kept across rounds, and the noise of both services.
+    Guards the positions, keys and values kept across rounds, and the noise of both services.
     """
     chosen: dict[str, Any] = {"sampling": sampling(temperature=temperature)}
-    same = serve_drafter(draft_temperature=1)  # read as the target is
+    same = serve_drafter(draft_temperature=1)  # the target's own temperature
     async with same as (near, _), serve_verifier() as (far, _):
         drafter, verifier = DrafterStub(near).Draft(), VerifierStub(far).Verify()
         await say(drafter, open_drafter(**chosen))
@@ -66,7 +66,7 @@ async def test_a_drafter_of_the_same_model_is_always_right(
 
 
 async def test_a_session_recovers_from_refused_drafts(serve_drafter: Start) -> None:
-    """After any committed tokens the draft is that of a session opened afresh on the same text."""
+    """After any committed tokens, the draft is that of a new session with the same text."""
     async with serve_drafter() as (channel, host):
         stub = DrafterStub(channel)
         call = stub.Draft()
@@ -89,7 +89,7 @@ async def test_a_session_recovers_from_refused_drafts(serve_drafter: Start) -> N
 async def test_drafting_ahead_goes_on_behind_an_answer_and_changes_nothing(
     serve_drafter: Start,
 ) -> None:
-    """A session that was opened afresh on the same text drafts the same."""
+    """The draft is that of a new session with the same text, although drafting went on."""
     async with serve_drafter(draft_ahead="on") as (channel, host):
         stub, before = DrafterStub(channel), host.engine.forwards
         call = stub.Draft()
@@ -120,7 +120,7 @@ async def test_drafting_ahead_goes_on_behind_an_answer_and_changes_nothing(
 
 @pytest.mark.parametrize("strategy", ["speculative", "fused", "cascade"])
 async def test_a_prompt_is_run_when_a_session_opens(serve_drafter: Start, strategy: str) -> None:
-    """Not with the first draft: that one would come late by the whole prompt."""
+    """Otherwise the first draft would be late by the time of the whole prompt."""
     async with serve_drafter() as (channel, host):
         call, before = DrafterStub(channel).Draft(), host.engine.forwards
         await say(call, open_drafter(strategy=strategy))
@@ -153,7 +153,7 @@ async def test_a_repeated_proposal_gets_the_same_draft(serve_drafter: Start) -> 
 
 @pytest.mark.parametrize("strategy", ["speculative", "ouroboros"])
 async def test_drafting_stops_where_it_does_not_pay(serve_drafter: Start, strategy: str) -> None:
-    """Guards the way of the prices from the request to the strategy: they were lost once."""
+    """Guards the path of the prices from the request to the strategy; they were lost once."""
     async with serve_drafter() as (channel, _):
         call: Any = DrafterStub(channel).Draft()
         await say(call, open_drafter(strategy=strategy))
@@ -226,7 +226,7 @@ async def test_an_offer_that_is_no_tree_is_refused(
 async def test_a_price_that_is_none_is_refused(
     serve_drafter: Start, field: str, price: float
 ) -> None:
-    """What a draft was worth at it is learned for all sessions, and would be no number for good."""
+    """All sessions learn from a draft's worth at that price; a NaN would stay for good."""
     prices: dict[str, Any] = {field: price}
     async with serve_drafter() as (channel, _):
         call: Any = DrafterStub(channel).Draft()
@@ -257,7 +257,7 @@ async def test_parameters_of_trees_that_make_no_sense_are_refused(
 
 
 async def drafted(served: Served, strategy: str, budget: int = 12, **parts: Any) -> DraftTree:
-    """The first draft after a prompt that says everything twice."""
+    """The first draft after a text that consists of the same tokens twice."""
     call: Any = DrafterStub(served[0]).Draft()
     parameters = OuroborosParameters(**parts)
     text = [*PROMPT, *PROMPT]
@@ -268,7 +268,7 @@ async def drafted(served: Served, strategy: str, budget: int = 12, **parts: Any)
 
 
 async def test_ouroboros_drafts_the_draft_models_own_chain(serve_drafter: Start) -> None:
-    """Phrases and window make drafting faster; what is drafted stays the draft model's."""
+    """Phrases and lookahead window only make drafting faster; the draft is the model's own."""
     async with serve_drafter() as served:
         chain = await drafted(served, "speculative", 6)
         for by_phrases in (False, True):
@@ -292,7 +292,7 @@ async def test_ouroboros_drafts_the_draft_models_own_chain(serve_drafter: Start)
 async def test_ouroboros_lengthens_by_what_earlier_requests_of_its_namespace_said(
     serve_drafter: Start, access: dict[str, Any], parts: dict[str, Any], lengthened: bool
 ) -> None:
-    """What hangs behind the chain costs no forward of the draft model."""
+    """The phrases appended to the chain cost no forward pass of the draft model."""
     async with serve_drafter() as (channel, _):
         stub = DrafterStub(channel)
         first: Any = stub.Draft()
@@ -360,7 +360,7 @@ async def test_a_stale_position_is_told_the_true_one(serve_drafter: Start) -> No
 async def test_a_verdict_that_is_none_is_refused(
     serve_drafter: Start, verdict: Verdict, field: str
 ) -> None:
-    """What it says becomes phrases, and those are drafted from."""
+    """A verdict becomes phrases, from which others draft."""
     async with serve_drafter() as (channel, host):
         call = DrafterStub(channel).Draft()
         await say(call, open_drafter(strategy="ouroboros"))

@@ -1,4 +1,4 @@
-"""A service whose forward hangs ends by itself, and one that was stopped for a while does not."""
+"""A service ends if its forward pass hangs, but not if the process was only stopped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WAIT_S = 60.0
 async def test_a_service_whose_forward_never_comes_back_ends(
     serve_verifier: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing else would tell of it: health is answered beside the engine."""
+    """Nothing else would show it: health checks are answered outside the engine."""
     ended = asyncio.Event()
     reasons: list[str] = []
 
@@ -51,7 +51,7 @@ async def test_a_service_whose_forward_never_comes_back_ends(
 async def test_a_service_that_was_stopped_within_a_forward_goes_on(
     serve_verifier: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From the keyboard, or by who pauses its container: the clock alone says that it hangs."""
+    """After Ctrl-Z or a paused container, only the clock suggests that the forward pass hangs."""
     reasons: list[str] = []
     monkeypatch.setattr(service, "HANGS_S", 10.0)
     monkeypatch.setattr(service, "_end", lambda error, _: reasons.append(str(error)))
@@ -61,7 +61,7 @@ async def test_a_service_that_was_stopped_within_a_forward_goes_on(
         def stopped(forwards: Any) -> Any:
             assert host.engine._begun is not None
             host.engine._begun -= 3600
-            time.sleep(1.5)  # it is looked at meanwhile, once or twice
+            time.sleep(1.5)  # time for one or two checks
             return run(forwards)
 
         monkeypatch.setattr(host.model, "_run", stopped)

@@ -1,4 +1,4 @@
-"""What a service says of how busy it is, and which model's text it goes on with."""
+"""Services report their load, and resume a text only for the same model and format."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_a_text_goes_on_with_its_own_model_only(serve_verifier: Start) -> 
 
 
 async def test_nor_does_it_go_on_with_its_model_in_another_format(serve_verifier: Start) -> None:
-    """One that was started anew at its address took a text over before discovery had asked it."""
+    """A verifier restarted in another format used to resume texts until discovery asked it."""
     async with serve_verifier(quantization="w8a8") as (channel, _):
         served: dict[str, Any] = {"dtype": "float32", "quantization": "w8a8"}
         for said in ({}, served):

@@ -1,4 +1,4 @@
-"""A load test of a running server shows what the command line shows."""
+"""The load test connects to a TLS server with the same variables as the command line."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def asked(address: str) -> None:
 async def test_a_server_that_wants_a_certificate_is_shown_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the variables that `draftloop generate` reads, of which it had read the CA alone."""
+    """`draftloop generate` reads these variables; the load test used to read only the CA."""
     authority = Authority(tmp_path / "ours")
     mine = authority.pair("client")
     for name, file in (("CA", authority.ca), ("CERTIFICATE", mine.certificate), ("KEY", mine.key)):
         monkeypatch.setenv(f"DRAFTLOOP_TLS_{name}", str(file))
     async with listening(**flags(authority.pair("server"), tls_client_ca=authority.ca)) as address:
-        with pytest.raises(DraftloopError, match="is no Draftloop orchestrator"):  # understood
+        with pytest.raises(DraftloopError, match="is no Draftloop orchestrator"):  # TLS works
             await asyncio.to_thread(asked, address)
         monkeypatch.delenv("DRAFTLOOP_TLS_CA")
         with pytest.raises(StartupFailure, match="tls_ca: must be given together"):

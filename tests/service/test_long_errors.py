@@ -1,4 +1,4 @@
-"""An error as long as it likes arrives as what it is: gRPC limits what comes behind an answer."""
+"""Errors of any length keep their kind, although gRPC limits the size of trailing metadata."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ KINDS: dict[str, Any] = {
 
 
 class Failing(verifier_pb2_grpc.VerifierServicer):
-    """Raises its error."""
+    """Fails every call with `error`."""
 
     error: DraftloopError
 

@@ -1,4 +1,4 @@
-"""Sessions that are opened anew behind a long output stop nobody else's."""
+"""Reopening a session after a long output does not block the sessions of others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HELD = sampling(grammar={"regex": "[a-z ]*"})
 
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Where grammars went through several tokens at once."""
+    """The names of threads in which a grammar consumed several tokens at once."""
     seen: list[str] = []
     observe = Follower.observe
 

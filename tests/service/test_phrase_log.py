@@ -1,4 +1,4 @@
-"""One contract for every phrase log: in memory, on one Redis, cluster, sentinels, TLS, ACL."""
+"""The contract of all phrase logs: memory, one Redis, cluster, sentinels, TLS, ACL."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def record(number: int) -> bytes:
 
 @pytest.fixture(scope="module")
 def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
-    """Starts what a kind of URL needs, once."""
+    """The URL of a kind of log; the servers that it needs are started once."""
     folder = tmp_path_factory.mktemp("redis")
     servers: list[RedisServer] = []
     known: dict[str, str] = {}
@@ -74,7 +74,7 @@ def _socket(folder: Path, start: Start) -> str:
 
 
 def _acl(folder: Path, start: Start) -> str:
-    """A user who may do what the log does, on its keys, and nothing else."""
+    """A user with only the commands of the log, on its keys."""
     commands = "+xadd +xrange +xrevrange +xread +xlen +xtrim +scan"
     port = start(f"user phrases on >p%40ss ~draftloop:phrases:* {commands}").port
     return f"redis://phrases:p%2540ss@127.0.0.1:{port}"
@@ -162,7 +162,7 @@ def test_a_cleared_log_has_the_word_and_goes_on(log: PhraseLog) -> None:
     assert cleared is not None and cleared.cleared and batch is not None and batch.origin == 2
 
 
-@pytest.mark.parametrize("kind", KINDS[1:])  # nobody is cut off from memory
+@pytest.mark.parametrize("kind", KINDS[1:])  # no process loses the connection to memory
 def test_a_clearing_is_known_when_its_word_is_gone(log: PhraseLog) -> None:
     log.append([record(1)])
     (first,) = log.read(START, 10)
@@ -221,7 +221,7 @@ def test_a_lost_server_is_told_within_milliseconds_and_found_again(
         log = open_log(server.url, "n", options)
 
         def appended(number: int) -> bool:
-            """Whether it was: where the machine stands still for so long, even one that is well."""
+            """Whether the append succeeded; on a busy machine it may fail with a healthy server."""
             with contextlib.suppress(LogUnavailable):
                 log.append([record(number)])
                 return True
@@ -233,7 +233,7 @@ def test_a_lost_server_is_told_within_milliseconds_and_found_again(
             began = time.monotonic()
             with pytest.raises(LogUnavailable):
                 log.append([record(2)])
-            assert time.monotonic() - began < 5.0  # not redis-py's patient retries
+            assert time.monotonic() - began < 5.0  # faster than redis-py's default retries
         server.thaw() if silent else server.start()
         until(lambda: appended(3))
         patient = open_log(server.url, "n", OPTIONS)
@@ -268,7 +268,7 @@ def test_who_is_not_there_is_told_in_one_short_line(form: str) -> None:
 
 @contextlib.contextmanager
 def hanging_up() -> Iterator[tuple[int, list[int]]]:
-    """A port where everybody is hung up on, and a list that grows by one with every try."""
+    """A port that closes every connection, and a list with one entry per attempt."""
     tries: list[int] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
         port: int = server.getsockname()[1]
@@ -288,7 +288,7 @@ def hanging_up() -> Iterator[tuple[int, list[int]]]:
 
 
 def test_sentinels_are_tried_once_each() -> None:
-    """With redis-py's patient retries a dead one took four seconds, three took twelve."""
+    """With redis-py's default retries one dead sentinel took four seconds, three took twelve."""
     with hanging_up() as (first, tries), hanging_up() as (second, others):
         log = open_log(f"redis+sentinel://127.0.0.1:{first},127.0.0.1:{second}/m", "n", OPTIONS)
         for count in (1, 2):
@@ -304,5 +304,5 @@ def test_a_dead_sentinel_in_front_costs_one_try(urls: Callable[[str], str]) -> N
         log = open_log(f"redis+sentinel://127.0.0.1:{port},{known}", "n", OPTIONS)
         log.append([record(1)])
         log.append([record(2)])
-        assert len(tries) == 1  # whoever answered is asked first from then on
+        assert len(tries) == 1  # the sentinel that answered is asked first from then on
         log.close()

@@ -1,4 +1,4 @@
-"""Who learns what, and from whom: phrases of one request in several processes count once."""
+"""Processes learn the phrases of a request exactly once, whoever published them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def compiled() -> None:
 
 
 def session(store: PhraseStore, access: PhraseAccess, *, publishes: bool) -> PhraseSession:
-    """Of a request in one of the processes that serve it."""
+    """The phrase session of a request in one of the processes that serve it."""
     made = store.session(
         access, CONTEXT, vocabulary_size=1000, expected_tokens=16, publishes=publishes
     )
@@ -40,7 +40,7 @@ def session(store: PhraseStore, access: PhraseAccess, *, publishes: bool) -> Phr
 
 
 def commits(made: PhraseSession, *tokens: int) -> None:
-    """A round, in which no draft was judged."""
+    """Learns from a round without a draft."""
     made.learn(CONTEXT, EMPTY_TREE, Verdict((), tokens, tokens[0]))
 
 
@@ -59,16 +59,16 @@ def test_what_comes_back_to_who_published_it_counts_once(
 def test_a_drafter_hears_once_of_all_rounds_of_its_requests(
     server: RedisServer, open_store: Callable[..., PhraseStore]
 ) -> None:
-    """One phrase learned at first hand made it pass over all that the orchestrator said after."""
+    """After learning one phrase itself, a drafter used to skip the orchestrator's later records."""
     orchestrator, drafter = open_store(server.url), open_store(server.url)
     access = PhraseAccess(target_fingerprint="m", origin=7)
     first = session(orchestrator, access, publishes=True)
     second = session(drafter, access, publishes=False)
     known, following = orchestrator.namespaces()[0], drafter.namespaces()[0]
     assert following.wait_replayed(10)
-    for made in (first, second):  # a round of which both heard
+    for made in (first, second):  # a round that both processes learn from
         commits(made, 4, 5)
-    for token in range(100, 110):  # and others that were drafted elsewhere
+    for token in range(100, 110):  # further rounds, drafted elsewhere
         commits(first, token)
     until(lambda: following.figures().received == 11)
     state = [int(number) for number in known.index.table.state]
@@ -87,7 +87,7 @@ def test_where_no_log_is_shared_a_drafter_learns_by_itself(
 def test_requests_that_clients_name_alike_are_several(
     server: RedisServer, open_store: Callable[..., PhraseStore]
 ) -> None:
-    """A whole agent run may have one id: replicas passed over one another's phrases of it."""
+    """A whole agent run may use one id; replicas used to skip one another's phrases of it."""
     replicas = [open_store(server.url) for _ in range(2)]
     for store in replicas:
         assert store.namespace("m").wait_replayed(10)
@@ -103,7 +103,7 @@ def test_requests_that_clients_name_alike_are_several(
 def test_a_log_that_nobody_else_may_read_is_not_kept(
     open_store: Callable[..., PhraseStore],
 ) -> None:
-    """It held tens of MiB a namespace beside `phrases_mib`, and two threads."""
+    """A log in memory used to hold tens of MiB per namespace, and two threads, for no reader."""
     threads = set(threading.enumerate())
     store = open_store("memory://")
     for tenant in "ab":
@@ -119,7 +119,7 @@ def test_a_log_that_nobody_else_may_read_is_not_kept(
 def test_a_running_request_keeps_its_namespace(
     server: RedisServer, open_store: Callable[..., PhraseStore]
 ) -> None:
-    """Requests of others pushed it out, and what it said went nowhere."""
+    """Requests of other tenants used to evict the namespace, and its phrases were lost."""
     store, other = open_store(server.url, phrases_namespaces=2), open_store(server.url)
     made = session(store, PhraseAccess(target_fingerprint="m", tenant="a"), publishes=True)
     for number in range(10):
@@ -137,7 +137,7 @@ def test_what_is_said_behind_a_namespace_that_was_pushed_out_is_counted(
     store = open_store(server.url, phrases_namespaces=1, phrases_timeout_s=usual_s)
     access = PhraseAccess(target_fingerprint="m", tenant="a")
     made, last = (session(store, access, publishes=True) for _ in range(2))
-    server.freeze()  # until it is let go nothing can be written
+    server.freeze()  # nothing can be written until it is thawed
     commits(last, 4)
     store.namespace("m", "b")
     commits(made, 5)
@@ -148,7 +148,7 @@ def test_what_is_said_behind_a_namespace_that_was_pushed_out_is_counted(
 
 
 def replace_stream(client: redis.Redis, entries: Sequence[Any]) -> None:
-    """As a server has it that was promoted or restored: nothing else, and its clock there."""
+    """Replaces the log by these entries and their ids, as a promoted or restored server has it."""
     pipeline = client.pipeline()
     pipeline.delete(KEY)
     for place, fields in entries:
@@ -157,7 +157,7 @@ def replace_stream(client: redis.Redis, entries: Sequence[Any]) -> None:
 
 
 def until_noticed(client: redis.Redis) -> None:
-    """Until whoever follows an idle log has looked twice where its end is."""
+    """Waits until a follower of the idle log has checked its end twice."""
 
     def looks() -> int:
         return int(client.info("commandstats").get("cmdstat_xrevrange", {"calls": 0})["calls"])
@@ -176,7 +176,7 @@ def fill(client: redis.Redis, count: int) -> None:
 def test_a_log_that_lost_its_newest_records_is_not_counted_again(
     server: RedisServer, open_store: Callable[..., PhraseStore]
 ) -> None:
-    """A failover to a replica that was one record behind had all of it read twice."""
+    """After a failover that lost one record, the whole log used to be read again."""
     with server.client() as client:
         fill(client, 400)
         namespace = open_store(server.url).namespace("m")

@@ -1,4 +1,4 @@
-"""Stores of several processes over one real Redis: they learn from one another, or do without."""
+"""Phrase stores of several processes over a real Redis: shared phrases, outages, limits."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def compiled() -> None:
 
 
 def clear(server: RedisServer) -> None:
-    """As `draftloop phrases clear` does, from a process of its own."""
+    """Clears the log as `draftloop phrases clear` does from another process."""
     with open_patiently(server.url, namespace_name("m", "")) as log:
         clear_log(log)
 
@@ -53,7 +53,7 @@ def test_what_one_process_publishes_the_others_know(
     first, second = (open_store(server.url).namespace("m") for _ in range(2))
     first.publish(1, phrase(5, 6, 7))
     until(lambda: says(second) == (5, 6, 7))
-    late = open_store(server.url).namespace("m")  # replays what was before it
+    late = open_store(server.url).namespace("m")  # replays the earlier records
     assert late.wait_replayed(10) and says(late) == (5, 6, 7)
 
 
@@ -85,14 +85,14 @@ def test_clearing_reaches_every_process_and_what_comes_later_stays(
 def test_who_was_cut_off_heeds_a_clearing_whose_word_is_gone(
     server: RedisServer, open_store: Callable[..., PhraseStore]
 ) -> None:
-    """The word is a record like others, and records push one another out."""
+    """The clearing's record may have been pushed out by later ones, as any record."""
     key = "draftloop:phrases:m:"
     with TcpProxy(f"127.0.0.1:{server.port}") as wire, server.client() as client:
         url = f"redis://{wire.address}"
         namespace = open_store(url, phrases_timeout_s=USUAL_S).namespace("m")
 
         def meanwhile(act: Callable[[], object], record: bytes) -> None:
-            """Does it while the process is cut off; it reads the record when it is back."""
+            """Acts while the process is cut off; it then reads the record once it is back."""
             figures = namespace.figures()
             wire.hold()
             until(lambda: namespace.figures().failures > figures.failures)
@@ -137,7 +137,7 @@ def test_without_redis_nothing_stalls_and_the_log_resumes(
     first, second = (store.namespace("m") for store in stores)
 
     def heard(token: int) -> bool:
-        """Whether the other has heard of it; what is not written in time has to be said again."""
+        """Publishes a phrase, again at every call; whether the other store has it."""
         first.publish(900, [Phrase((token,), (902,))])
         time.sleep(0.1)
         return says(second, (token,)) == (902,)
@@ -151,7 +151,7 @@ def test_without_redis_nothing_stalls_and_the_log_resumes(
         assert says(first, (number,)) == (number + 1, number + 2)
         stalls.append(time.perf_counter() - began)
         time.sleep(0.005)
-    assert sorted(stalls)[-5] < STALL_S  # a busy machine may stall anybody once
+    assert sorted(stalls)[-5] < STALL_S  # a busy machine may stall anything once
     assert first.figures().failures and first.figures().failures < 60  # a breaker, no retry storm
     server.thaw() if silent else server.start()
     until(lambda: heard(901), 30)
@@ -160,7 +160,7 @@ def test_without_redis_nothing_stalls_and_the_log_resumes(
 def test_an_outage_is_told_once_whoever_comes_and_goes_meanwhile(
     server: RedisServer, open_store: Callable[..., PhraseStore]
 ) -> None:
-    """With more tenants than namespaces each request of another one finds the log gone anew."""
+    """With more tenants than namespaces, each new tenant's namespace meets the outage anew."""
     store = open_store(server.url, phrases_namespaces=2, phrases_timeout_s=5)
 
     def say(tenant: str) -> None:
@@ -208,9 +208,9 @@ def test_flushall_under_load_is_no_error(
 def test_publishing_never_waits_for_the_log(
     server: RedisServer, open_store: Callable[..., PhraseStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever publishes leaves the writing to another thread, so to say to a Redis that is stuck.
+    """Another thread does the writing, so publishing is fast even if Redis hangs.
 
-    What the call itself takes is printed by `python -m benchmarks.phrase_log`.
+    `python -m benchmarks.phrase_log` prints what the call itself takes.
     """
     append, writers = RedisLog.append, []
 
@@ -231,7 +231,7 @@ def test_publishing_never_waits_for_the_log(
 def test_thousands_of_records_are_replayed_in_few_reads(
     server: RedisServer, open_store: Callable[..., PhraseStore]
 ) -> None:
-    """What it takes in seconds is printed by `python -m benchmarks.phrase_log`."""
+    """`python -m benchmarks.phrase_log` prints the time that it takes."""
     key = "draftloop:phrases:m:"
     count = 20_000
     with server.client() as client:
@@ -255,7 +255,7 @@ def test_tenants_beyond_the_limit_push_out_the_one_used_longest_ago(
 
 
 def test_what_is_pushed_out_is_freed_at_once(open_store: Callable[..., PhraseStore]) -> None:
-    """Many tenants, each for one request, would fill the memory before Python looks for circles."""
+    """Reference cycles would wait for the collector: new tenants could fill the memory first."""
     store = open_store("memory://freed", phrases_namespaces=1)
     gone: list[weakref.ref[object]] = []
     gc.disable()
@@ -275,13 +275,13 @@ def test_what_is_pushed_out_is_freed_at_once(open_store: Callable[..., PhraseSto
 def test_tokens_of_no_vocabulary_are_passed_over(
     server: RedisServer, open_store: Callable[..., PhraseStore]
 ) -> None:
-    """Anybody may write to the log; a table of successors has no row for them."""
+    """Anybody may write to the log, and the successor table has no row for such tokens."""
     writer = open_store(server.url).namespace("m")
     reader = open_store(server.url).namespace("m", vocabulary_size=100)
     for number, token in enumerate((2_000_000_000, 100, 99)):
         writer.publish(number, phrase(token, 7))
         until(lambda: not writer.figures().waiting)
-    until(lambda: reader.figures().received)  # which is counted last
+    until(lambda: reader.figures().received)  # counted last
     assert says(reader) == (99, 7)
     assert reader.figures().skipped == 2 and reader.figures().received == 1
     successors = reader.successors(100).rows
@@ -297,7 +297,7 @@ def test_tokens_of_no_vocabulary_are_passed_over(
 def test_who_is_pushed_out_lets_go_of_its_memory_although_it_is_read(
     open_store: Callable[..., PhraseStore],
 ) -> None:
-    """Requests of more tenants than the limit would hold as many indexes."""
+    """Otherwise requests of more tenants than the limit would hold as many indexes."""
     store = open_store("memory://read", phrases_namespaces=1)
     first = store.namespace("m", "a")
     first.publish(1, phrase(5))
@@ -322,9 +322,9 @@ def test_clearing_forgets_successors_too(
 def test_a_log_that_is_idle_is_not_lost(
     server: RedisServer, open_store: Callable[..., PhraseStore]
 ) -> None:
-    """A server ends a wait up to a tenth of a second late, which is twice our patience.
+    """A server may end a blocking read 0.1 s late, which is twice the timeout.
 
-    A busy machine may be later still: in one of some tries nothing must be.
+    A busy machine may be later still, so one of several tries must be without a failure.
     """
     reader = open_store(server.url, phrases_timeout_s=USUAL_S).namespace("m")
     writer = open_store(server.url).namespace("m")
@@ -342,7 +342,7 @@ def test_a_log_that_is_idle_is_not_lost(
 def test_large_records_are_read_in_smaller_parts(
     server: RedisServer, open_store: Callable[..., PhraseStore]
 ) -> None:
-    """A thousand of them would not come in time, however often they were asked for."""
+    """A thousand of them would not arrive within the timeout, however often they were requested."""
     key, count = "draftloop:phrases:m:", 400
     large = encode(1, [Phrase(tuple(range(8)), tuple(range(64)))] * 256)
     with redis.Redis.from_url(server.url) as client:
@@ -378,7 +378,7 @@ def test_a_full_server_can_be_cleared(server: RedisServer) -> None:
         client.config_set("maxmemory-policy", "noeviction")
         with pytest.raises(LogUnavailable):
             log.append([encode(1, phrase(5))])
-        with contextlib.suppress(LogUnavailable):  # where ten records were too little to free
+        with contextlib.suppress(LogUnavailable):  # fails if ten records free too little
             log.clear(encode_cleared(1))
             assert log.length() == 1
     log.close()

@@ -1,4 +1,4 @@
-"""The rights in Redis that docs/phrases.md names are enough, and no refusal tells a secret."""
+"""The Redis rights in docs/phrases.md suffice, and refusals reveal no secret."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LAST_SLOT = 16383
 
 
 def documented(pattern: str) -> str:
-    """What that page has at the pattern's first group."""
+    """The first group of the pattern in docs/phrases.md."""
     page = (REPOSITORY / "docs" / "phrases.md").read_text(encoding="utf-8")
     found = re.search(pattern, page, re.MULTILINE)
     assert found is not None
@@ -49,7 +49,7 @@ def user(*more: str) -> str:
 
 
 def use(log: PhraseLog) -> None:
-    """All that a log does."""
+    """All operations of a log."""
     log.append([RECORD])
     log.read(START, 10)
     log.follow(START, 10, 0.01)
@@ -60,7 +60,10 @@ def use(log: PhraseLog) -> None:
 
 @contextmanager
 def nothing_refused(server: RedisServer) -> Iterator[None]:
-    """Neither for want of a right nor otherwise; what this looks by is there from the beginning."""
+    """Asserts that no command is refused, for missing rights or otherwise.
+
+    Its own commands cause no errors, as the connection is made before the first count.
+    """
     with server.client() as client:
         before = client.info("stats")["total_error_replies"]
         yield
@@ -69,7 +72,7 @@ def nothing_refused(server: RedisServer) -> Iterator[None]:
 
 
 def test_the_documented_rights_are_enough_for_a_server(tmp_path: Path) -> None:
-    """A library's word on itself, at every connection, was refused and noted (ACL LOG)."""
+    """The client library's report of its name used to be refused at every connection (ACL LOG)."""
     with RedisServer(tmp_path, user("+select")) as server, nothing_refused(server):
         url = f"redis://draftloop:{PASSWORD}@127.0.0.1:{server.port}/1"
         log = open_log(url, NAMESPACE, OPTIONS)
@@ -79,13 +82,13 @@ def test_the_documented_rights_are_enough_for_a_server(tmp_path: Path) -> None:
 
 
 def well(node: Any) -> bool:
-    """Whether a node of a cluster takes commands."""
+    """Whether a node of the cluster accepts commands."""
     return bool(node.execute_command("CLUSTER INFO")["cluster_state"] == "ok")
 
 
 @contextmanager
 def cluster(folder: Path, acl: str) -> Iterator[tuple[RedisServer, RedisServer]]:
-    """Two nodes; the second has the last slot, the first all others."""
+    """A cluster of two nodes: the second has the last slot, the first all others."""
     ports = [quiet_port(), quiet_port()]
     common = ("cluster-enabled yes", acl)
     with (
@@ -104,7 +107,7 @@ def cluster(folder: Path, acl: str) -> Iterator[tuple[RedisServer, RedisServer]]
 
 
 def test_the_documented_rights_are_enough_while_a_cluster_moves_a_slot(tmp_path: Path) -> None:
-    """A key that has moved is asked for with a word of its own, which needs a right, too."""
+    """A key that is being moved is read with another command, which needs a right too."""
     with cluster(tmp_path, user(documented(r"`([^`]+)` for a\s+cluster"))) as (first, second):
         url = f"redis+cluster://draftloop:{PASSWORD}@127.0.0.1:{first.port}"
         log = open_log(url, NAMESPACE, OPTIONS)
@@ -143,7 +146,7 @@ def test_the_documented_rights_are_enough_for_a_sentinel(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("who", [f":{PASSWORD}@", f"draftloop:{PASSWORD}@", ""])
 def test_what_a_server_says_again_is_not_told(tmp_path: Path, who: str) -> None:
-    """A server that lacks a command quotes its arguments: passwords, and what users wrote."""
+    """A server that lacks a command quotes its arguments: passwords and users' text."""
     with RedisServer(tmp_path, 'rename-command AUTH ""', 'rename-command XADD ""') as server:
         log = open_log(f"redis://{who}127.0.0.1:{server.port}", NAMESPACE, OPTIONS)
         with pytest.raises(LogUnavailable) as caught:

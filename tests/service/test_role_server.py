@@ -1,4 +1,4 @@
-"""The life of a role's server, in this process."""
+"""The life of a role's server in this process: start, health, drain."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.waiting import eventually
 
 @pytest.fixture
 def unfrozen() -> Iterator[None]:
-    """Before, and behind the test again."""
+    """Unfreezes the garbage collector's objects before and after the test."""
     gc.unfreeze()
     yield
     gc.unfreeze()
@@ -34,7 +34,7 @@ def unfrozen() -> Iterator[None]:
 async def test_what_a_role_has_loaded_is_kept_from_the_garbage_collector(
     tmp_path: Path, unfrozen: None
 ) -> None:
-    """A collection that looks at all of it stops the process for a quarter of a second."""
+    """A full collection of loaded objects would stop the process for a quarter of a second."""
     known = tmp_path / "address"
     loaded: list[list[int]] = []
 
@@ -67,7 +67,7 @@ async def reflect(channel: grpc.aio.Channel) -> Any:
 
 
 async def serving() -> RoleServer:
-    """A verifier by the script, ready, with all the time it needs to end what runs."""
+    """A ready server with a scripted verifier and a long grace period."""
     settings = OrchestratorSettings(listen="127.0.0.1:0", grace_period_s=600)
     server = RoleServer("any", settings)
     verifier_pb2_grpc.add_VerifierServicer_to_server(fakes.ScriptedVerifier(), server.server)
@@ -77,7 +77,7 @@ async def serving() -> RoleServer:
 
 
 async def refusal(address: str) -> grpc.StatusCode:
-    """Why a call of somebody new is not answered."""
+    """The status with which a new call is refused."""
     async with grpc.aio.insecure_channel(address) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await verifier_pb2_grpc.VerifierStub(channel).Info(verifier_pb2.VerifierInfoRequest())
@@ -88,7 +88,7 @@ async def refusal(address: str) -> grpc.StatusCode:
 async def test_who_looks_on_does_not_hold_a_drain_and_who_is_served_does(
     looks_on: Callable[[grpc.aio.Channel], Awaitable[Any]],
 ) -> None:
-    """A watch of the health is never closed by who watches."""
+    """Clients that watch the health never close the call, so a drain must not wait for it."""
     server = await serving()
     async with grpc.aio.insecure_channel(server.address) as channel:
         looking = await looks_on(channel)
@@ -107,7 +107,7 @@ async def test_who_looks_on_does_not_hold_a_drain_and_who_is_served_does(
 
 
 async def test_who_drains_says_at_once_that_it_serves_nobody_else() -> None:
-    """While what runs is finished, or clients and balancers went on choosing it."""
+    """Otherwise clients and load balancers would go on choosing it while running calls finish."""
     server = await serving()
     async with grpc.aio.insecure_channel(server.address) as channel:
         watching = await watch(channel, "any")
@@ -118,7 +118,7 @@ async def test_who_drains_says_at_once_that_it_serves_nobody_else() -> None:
         async with asyncio.timeout(30):
             assert (await watching.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
             assert server.busy and not draining.done()
-            # gRPC cancels what arrives in the very moment in which it stops listening
+            # gRPC cancels a call that arrives in the moment in which it stops listening
             while (code := await refusal(server.address)) is grpc.StatusCode.CANCELLED:
                 await asyncio.sleep(0.01)
             assert code is grpc.StatusCode.UNAVAILABLE

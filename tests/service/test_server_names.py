@@ -1,5 +1,7 @@
-"""A server that is asked by another address than its certificate names: by a port forwarded to it,
-or in its own container."""
+"""TLS servers whose address is not a name in their certificate.
+
+Examples are a forwarded port, and a probe inside the container.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ UNDERSTOOD = "is no Draftloop orchestrator"
 
 @pytest.fixture
 def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Authority:
-    """The one that the environment names."""
+    """An authority that the environment names as trusted."""
     made = Authority(tmp_path / "ours")
     monkeypatch.setenv("DRAFTLOOP_TLS_CA", str(made.ca))
     return made
@@ -33,7 +35,7 @@ def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Authority:
 async def test_the_command_line_asks_for_the_name_that_it_is_told(
     authority: Authority, monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
-    """Probes alone heeded it: all else stopped where the certificate does not name the address."""
+    """Only probes used to heed the name; other commands could not connect."""
 
     async def told(*more: str) -> str:
         asked = [*command, "--server", address, *more]

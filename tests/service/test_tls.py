@@ -1,4 +1,4 @@
-"""TLS of a role's server: who is let in, renewed certificates, and files that cannot be used."""
+"""TLS of a role's servers: trust, client certificates, renewal, unusable files, clear errors."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def test_a_probe_finds_its_files_in_the_environment(
         assert await probed(SERVER_NAME="localhost") == 0
         asked = ["health", "orchestrator", "--server", address]
         told = await asyncio.to_thread(CliRunner().invoke, app, asked)
-        assert told.output.split()[-1] == "NOT_FOUND"  # it was understood
+        assert told.output.split()[-1] == "NOT_FOUND"  # TLS works
         assert await probed(CA=authority.ca.with_name("gone.pem")) == 2
         assert "gone.pem" in capsys.readouterr().err
         told = await asyncio.to_thread(CliRunner().invoke, app, asked)
@@ -123,7 +123,7 @@ async def test_a_probe_finds_its_files_in_the_environment(
 
 
 async def heard(address: str, tls: ClientTls | None) -> str:
-    """What a client is told of a connection that does not come about."""
+    """The client's error for a connection that fails."""
     async with AsyncClient(address, tls=tls, retry=NO_RETRY) as client:
         with pytest.raises(Unavailable) as caught:
             await client.info()
@@ -131,7 +131,7 @@ async def heard(address: str, tls: ClientTls | None) -> str:
 
 
 async def test_who_does_not_get_on_is_told_why(authority: Authority, stranger: Authority) -> None:
-    """It was said that nobody listens there."""
+    """The error used to say that nobody listens there, whatever was wrong with TLS."""
     ours = ClientTls(ca=authority.ca)
     hung_up = "hung up at once, as one does that wants TLS (--tls-ca), or to be shown another"
     async with listening(**flags(authority.pair("late", -2 * LIFE))) as address:
@@ -152,7 +152,7 @@ async def test_who_does_not_get_on_is_told_why(authority: Authority, stranger: A
 
 
 async def test_an_orchestrator_says_once_what_keeps_a_verifier_away(authority: Authority) -> None:
-    """It left because it ended; that it came back with a bad certificate was in no log."""
+    """A verifier that came back with a bad certificate used to be in no log."""
     port = quiet_port()
     asked: list[grpc.aio.Channel] = []
 
@@ -198,7 +198,7 @@ async def test_a_probe_says_why_as_well(
 
 
 async def test_the_command_line_says_it_in_one_line(authority: Authority) -> None:
-    """Without gRPC's own lines on handshakes."""
+    """Without gRPC's own lines about handshakes."""
     async with listening(**flags(authority.pair("server", -2 * LIFE))) as address:
         command = [sys.executable, "-m", "orchestrator.cli", "info", "--server", address]
         process = await asyncio.create_subprocess_exec(
@@ -211,7 +211,7 @@ async def test_the_command_line_says_it_in_one_line(authority: Authority) -> Non
 
 
 def test_half_of_what_a_client_shows_is_refused(authority: Authority) -> None:
-    """With a certificate alone gRPC aborted the whole process, a probe's and a user's."""
+    """Given a certificate alone, gRPC used to abort the whole process, of probes and users."""
     pair = authority.pair("client")
     for certificate, key in ((pair.certificate, None), (None, pair.key)):
         client = ClientTls(ca=authority.ca, certificate=certificate, key=key)
@@ -231,7 +231,7 @@ def test_files_of_a_probe_that_cannot_be_used_are_named(authority: Authority) ->
 
 
 async def test_the_command_line_shows_its_certificate(authority: Authority) -> None:
-    """To an orchestrator that wants one; without a CA it is shown to nobody, and says so."""
+    """An orchestrator may require it. Without a CA the certificate is an error."""
     mine = authority.pair("client")
     shows = ["--tls-certificate", str(mine.certificate), "--tls-key", str(mine.key)]
     async with listening(**flags(authority.pair("server"), tls_client_ca=authority.ca)) as address:
@@ -239,7 +239,7 @@ async def test_the_command_line_shows_its_certificate(authority: Authority) -> N
             asked = [*command, "--server", address, *shows]
             trusting = [*asked, "--tls-ca", str(authority.ca)]
             told = await asyncio.to_thread(CliRunner().invoke, app, trusting)
-            assert "is no Draftloop orchestrator" in told.output  # it was understood
+            assert "is no Draftloop orchestrator" in told.output  # TLS works
             told = await asyncio.to_thread(CliRunner().invoke, app, asked)
             assert told.exit_code == 2 and "tls_ca: must be given together" in told.output
 
@@ -262,7 +262,7 @@ async def test_renewed_certificates_are_used_without_a_restart(
 
 
 async def test_a_file_that_is_gone_is_told_once(authority: Authority) -> None:
-    """It was a line for every connection, and probes come every few seconds."""
+    """A missing file used to be logged at every connection; probes connect every few seconds."""
     pair = authority.pair("server")
     key = pair.key.read_bytes()
     async with listening(**flags(pair)) as address:
@@ -328,7 +328,7 @@ async def listening_for_http(**tls: Path) -> AsyncIterator[str]:
 
 
 def context(authority: Authority, shown: Pair | None = None) -> ssl.SSLContext:
-    """Of a client that trusts that authority."""
+    """The context of a client that trusts the authority."""
     made = ssl.create_default_context(cafile=authority.ca)
     if shown is not None:
         made.load_cert_chain(shown.certificate, shown.key)
@@ -365,7 +365,7 @@ async def test_renewed_certificates_are_used_over_http_as_well(
 async def test_a_changed_authority_of_clients_is_in_force_over_http(
     authority: Authority, stranger: Authority, tmp_path: Path
 ) -> None:
-    """For who has been let in before, too: no session of theirs is taken up again."""
+    """Clients admitted before are checked again: their TLS sessions cannot be resumed."""
     trusted = tmp_path / "clients.pem"
     trusted.write_bytes(authority.ca.read_bytes())
     known = context(authority, authority.pair("client"))
@@ -380,7 +380,7 @@ async def test_a_changed_authority_of_clients_is_in_force_over_http(
 
 
 def _session_of(address: str, client: ssl.SSLContext) -> ssl.SSLSession | None:
-    """What a client could go on with at its next connection."""
+    """The TLS session that a client could resume."""
     host, _, port = address.rpartition(":")
     with (
         socket.create_connection((host, int(port)), timeout=10) as plain,

@@ -1,4 +1,4 @@
-"""Authorities below others: both doors of an orchestrator let in whom they are told to."""
+"""Intermediate authorities: both servers of an orchestrator trust exactly those they are given."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.certificates import Authority
 
 
 async def test_an_authority_below_another_is_trusted_by_itself(tmp_path: Path) -> None:
-    """Over HTTP nobody was let in by it: OpenSSL wants the one above, too, unless told so."""
+    """OpenSSL wants the root as well unless told otherwise; HTTP used to let no such client in."""
     root = Authority(tmp_path / "root", "root")
     ours = Authority(tmp_path / "ours", "ours", above=root)
     theirs = Authority(tmp_path / "theirs", "theirs", above=root)

@@ -1,4 +1,4 @@
-"""The verifier alone: sessions, replays, refusals, and slots that always come back."""
+"""The verifier alone: sessions, replays, refused messages, freed slots."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CLOSE = verifier_pb2.VerifyRequest(close=verifier_pb2.CloseVerifierSession())
 
 
 async def plain(stub: VerifierStub, tokens: int) -> list[int]:
-    """Plain decoding through the service."""
+    """Plain decoding through the service: a session without drafts."""
     call = stub.Verify()
     answer = await say(call, open_verifier())
     emitted = list(answer.verdict.emitted_token_ids)
@@ -48,7 +48,7 @@ async def plain(stub: VerifierStub, tokens: int) -> list[int]:
 
 
 async def test_a_session_speaks_the_protocol(serve_verifier: Start) -> None:
-    """First token on opening; right drafts are accepted, wrong branches are not; replays repeat."""
+    """First token on opening, correct drafts accepted, the answer to a repeated draft replayed."""
     async with serve_verifier() as (channel, host):
         stub = VerifierStub(channel)
         info = (await stub.Info(verifier_pb2.VerifierInfoRequest())).model
@@ -101,7 +101,7 @@ async def test_verdicts_carry_successors_where_they_are_asked_for(serve_verifier
 async def test_a_reopened_session_goes_on_as_if_nothing_had_happened(
     serve_verifier: Start,
 ) -> None:
-    """With penalties, which must know what of the tokens is prompt and what output."""
+    """Penalties need to know where the prompt ends in a reopened session."""
     async with serve_verifier(prefill_chunk_tokens=16) as (channel, _):
         stub = VerifierStub(channel)
         strict: dict[str, Any] = {
@@ -120,7 +120,7 @@ async def test_a_reopened_session_goes_on_as_if_nothing_had_happened(
 
 
 async def test_penalties_know_all_drafted_tokens_up_to_a_node(serve_verifier: Start) -> None:
-    """Negative ones, by which each token calls for itself once more: the last one counts most."""
+    """With a negative penalty each token makes itself likelier: missing the last would show."""
     async with serve_verifier() as (channel, _):
         stub = VerifierStub(channel)
         rising: dict[str, Any] = {"sampling": sampling(frequency_penalty=-2.0)}
@@ -206,7 +206,7 @@ async def test_a_stale_position_is_told_the_true_one(serve_verifier: Start) -> N
 async def test_another_draft_at_a_position_that_was_answered_is_no_replay(
     serve_verifier: Start,
 ) -> None:
-    """It would be given a verdict on nodes that are not its own."""
+    """A replayed verdict would be about the nodes of the draft before."""
     async with serve_verifier() as (channel, host):
         call = VerifierStub(channel).Verify()
         await say(call, open_verifier())
@@ -288,7 +288,7 @@ async def test_waiting_sessions_share_a_forward(serve_verifier: Start) -> None:
 
 
 async def test_health_answers_while_the_model_loads_and_works() -> None:
-    """No forward and no loading on the event loop."""
+    """Neither loading nor a forward pass blocks the event loop."""
     settings = VerifierSettings(**SMALL)
     server, host = RoleServer(servicer.SERVICE_NAME, settings), ModelHost(settings)
     servicer.register(servicer.VerifierServicer(host), server.server)
@@ -325,7 +325,7 @@ async def test_health_answers_while_the_model_loads_and_works() -> None:
 
 
 async def test_a_draft_leaves_room_for_the_bonus_token(serve_verifier: Start) -> None:
-    """One that would fill the context is refused; with one node less the verdict may fill it."""
+    """A draft that would fill the context is refused; with one node less, the verdict fills it."""
     async with serve_verifier(context_length=LENGTH + 4) as (channel, _):
         stub = VerifierStub(channel)
         expected = await plain(stub, 4)
@@ -341,7 +341,7 @@ async def test_a_draft_leaves_room_for_the_bonus_token(serve_verifier: Start) ->
 
 
 async def test_a_session_ends_with_its_context(serve_verifier: Start) -> None:
-    """Also where a client asks on: no token comes from beyond it."""
+    """No token comes from beyond the context, even if the client asks for more."""
     async with serve_verifier(context_length=LENGTH + 2) as (channel, host):
         call = VerifierStub(channel).Verify()
         await say(call, open_verifier())

@@ -1,4 +1,4 @@
-"""A drafter's first sessions come behind what is compiled for them."""
+"""A drafter accepts sessions only after it has compiled what they need."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ from tests.service.sessions import open_drafter, say
 
 
 async def test_no_session_comes_before_drafting_is_warm() -> None:
-    """Orchestrators ask for `Info`, not for the health: they would open sessions at once.
+    """Orchestrators ask for `Info`, not the health, and would open sessions at once.
 
-    As many as there are slots, of which the warming up has one: the last found none.
+    Here as many as there are slots. Warming up holds one slot, so the last session used to find
+    none.
     """
     settings = DrafterSettings(**SMALL)
     server = RoleServer(servicer.SERVICE_NAME, settings)

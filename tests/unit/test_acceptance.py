@@ -1,4 +1,4 @@
-"""Acceptance against its definition, and ladder L0: the draft never shows in the text."""
+"""Acceptance against its definition, and ladder L0: drafts never change the text."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def trees(draw: st.DrawFn, *, vocabulary: int = 4, max_nodes: int = 10) -> Draft
 def longest_agreeing_path(
     tree: DraftTree, root: int, predictions: list[int], stop: set[int]
 ) -> list[int]:
-    """The definition: the longest path on which every token is what the target says before it."""
+    """The definition: the longest path on which the target predicts every token."""
     best: list[int] = []
     for node in range(len(tree)):
         path = tree.path(node)
@@ -107,7 +107,7 @@ def new_sampler(parameters: SamplingParameters, prompt: list[int], size: int = 4
 def test_any_drafts_emit_what_plain_decoding_emits(
     parameters: SamplingParameters, table_seed: int, stop: set[int], data: st.DataObject
 ) -> None:
-    """L0 (a): rounds over trees of right and wrong tokens, token for token the plain text."""
+    """L0 (a): rounds over trees of right and wrong tokens give the text of plain decoding."""
     table, prompt, length = TableModel(seed=table_seed), [3, 1], 9
     plain = list(prompt)
     sampler = new_sampler(parameters, prompt)
@@ -144,7 +144,7 @@ def test_any_drafts_emit_what_plain_decoding_emits(
 def test_two_tokens_from_one_round_have_the_targets_joint_law(
     parameters: SamplingParameters,
 ) -> None:
-    """L0 (b): chi-square over seeds of the pair that speculative rounds emit."""
+    """L0 (b): chi-square test over seeds, for pairs of tokens from speculative rounds."""
     table, prompt, size, seeds = TableModel(seed=5), [2], 4, 2000
     tree = DraftTree(
         token_ids=(0, 1, 2, 1),

@@ -1,4 +1,4 @@
-"""API keys: who is known, for whom they may ask and how much."""
+"""API keys: which are known, their tenants and their limits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OTHER = new_key()
 
 
 class Clock:
-    """Seconds that pass when the test says so."""
+    """A clock that only the test moves."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -38,7 +38,7 @@ def entry(name: str = "alice", key: str = KEY, **more: Any) -> KeyEntry:
 
 
 def write(file: Path, *entries: KeyEntry) -> None:
-    """In one step, as whoever manages secrets does."""
+    """Replaces the file in one step, as secret managers do."""
     partial = file.with_suffix(".partial")
     partial.write_text("".join(each.toml() for each in entries))
     os.replace(partial, file)
@@ -71,7 +71,7 @@ def test_a_known_key_says_who_calls(file: Path) -> None:
 
 @pytest.mark.parametrize("token", [None, ""])
 def test_no_key_is_asked_for(file: Path, token: str | None) -> None:
-    """A header without a value is none."""
+    """A header without a value counts as no key."""
     write(file, entry())
     with pytest.raises(Unauthenticated, match="must be given as"):
         Access(file).caller(token)
@@ -115,7 +115,7 @@ def test_requests_a_minute() -> None:
     assert caught.value.retry_after_s == 20
     clock.now += 20.01
     caller.begin()
-    clock.now += 3600  # no more than a minute's worth is saved up
+    clock.now += 3600  # no more than a minute's requests are saved up
     for _ in range(3):
         caller.begin()
     with pytest.raises(Overloaded):
@@ -150,7 +150,7 @@ def test_who_is_refused_is_told_what_is_left_to_wait() -> None:
     clock = Clock()
     caller = Caller(entry(requests_per_minute=3), clock)
     caller.begin(3)
-    clock.now += 15  # three quarters of the next one
+    clock.now += 15  # three quarters of the next request
     with pytest.raises(Overloaded) as caught:
         caller.begin()
     assert caught.value.retry_after_s == 5
@@ -179,7 +179,7 @@ def test_the_file_is_read_again_when_it_changes(file: Path) -> None:
     with pytest.raises(Unauthenticated):
         access.caller(OTHER)
     with pytest.raises(Overloaded):
-        access.caller(KEY).begin()  # whose entry is as it was is counted on
+        access.caller(KEY).begin()  # an unchanged entry keeps its counts
     file.write_text("[[keys]]\nname = 7\n")
     clock.now += 2
     with capture_logs() as lines:
@@ -192,7 +192,7 @@ def test_the_file_is_read_again_when_it_changes(file: Path) -> None:
 
 
 def test_a_file_that_is_just_being_written_shuts_nobody_out(file: Path) -> None:
-    """It is empty for a moment where it is written in place."""
+    """A file that is written in place is empty for a moment."""
     clock = Clock()
     write(file, entry())
     access = Access(file, clock)
@@ -207,7 +207,7 @@ def test_a_file_that_is_just_being_written_shuts_nobody_out(file: Path) -> None:
 
 
 def test_the_rest_of_a_file_may_come_within_the_same_tick_of_the_clock(file: Path) -> None:
-    """Who is read in the midst of being written would be out for good."""
+    """Otherwise a key written after the read would stay unknown for good."""
     clock = Clock()
     write(file, entry())
     access = Access(file, clock)
@@ -279,7 +279,7 @@ def test_the_command_makes_an_entry_and_a_key(file: Path) -> None:
 
 
 def test_several_at_once_are_admitted_or_none() -> None:
-    """Who is refused has used nothing up; more than the key allows at once never are."""
+    """A refused request uses up nothing; more than the key's limit at once is never admitted."""
     caller = Caller(entry(concurrent_requests=2, requests_per_minute=3))
     assert caller.most_at_once == 2 and EVERYBODY.most_at_once is None
     with caller.admitted(1):

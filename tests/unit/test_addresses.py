@@ -1,4 +1,4 @@
-"""Where replicas are: fixed addresses, and names that stand for several."""
+"""Addresses of replicas: fixed ones, and names with several."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.config import OrchestratorSettings
 
 
 class Names:
-    """A resolver whose answer the test changes."""
+    """A resolver whose answer the test can change."""
 
     def __init__(self, *ips: str) -> None:
         self.ips: Sequence[str] | OSError = ips
@@ -43,7 +43,7 @@ async def test_a_name_stands_for_all_its_addresses_of_the_moment() -> None:
 
 
 async def test_a_name_that_cannot_be_looked_up_keeps_its_addresses() -> None:
-    """A resolver that is away for a moment is no reason to leave replicas that live."""
+    """A resolver that fails for a moment must not drop replicas that are alive."""
     names = Names("10.0.0.1")
     book = AddressBook([ENTRY], names)
     names.ips = socket.gaierror(socket.EAI_AGAIN, "try again")

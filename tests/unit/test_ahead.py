@@ -1,4 +1,4 @@
-"""A producer runs ahead of its consumer, and is gone when its consumer is."""
+"""`ahead`: a producer runs ahead of its consumer and ends with it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrator.ahead import ahead
 
 
 class Source:
-    """Yields 0, 1, 2 … and writes down what happens to it."""
+    """Yields 0, 1, 2 … and records what happens to it."""
 
     def __init__(self, count: int, *, error: Exception | None = None, endless: bool = False):
         self.count = count
@@ -33,7 +33,7 @@ class Source:
             if self.endless:
                 await asyncio.Event().wait()
         finally:
-            await asyncio.sleep(0.01)  # closing streams takes a moment too
+            await asyncio.sleep(0.01)  # as closing a stream takes a moment
             self.cleaned_up = True
 
 
@@ -47,7 +47,7 @@ async def test_the_source_never_waits_for_its_consumer() -> None:
     source = Source(5, endless=True)
     async with contextlib.aclosing(ahead(source.items())) as items:
         assert await anext(items) == 0
-        await asyncio.sleep(0.05)  # the consumer is busy: the client reads slowly
+        await asyncio.sleep(0.05)  # the consumer is busy, as with a client that reads slowly
         assert source.produced == [0, 1, 2, 3, 4]
 
 
@@ -57,7 +57,7 @@ async def test_an_error_comes_after_the_items_before_it() -> None:
     with pytest.raises(ValueError, match="on purpose"):
         async for item in ahead(source.items()):
             taken.append(item)
-            await asyncio.sleep(0.01)  # the error is there long before the last item is taken
+            await asyncio.sleep(0.01)  # the error is raised long before the last item is taken
     assert taken == [0, 1, 2]
 
 
@@ -95,7 +95,7 @@ async def test_nothing_is_produced_before_it_is_asked_for() -> None:
 
 
 async def test_an_error_behind_a_consumer_that_has_left_is_nobodys_business() -> None:
-    """At its deadline gRPC cancels a call, and what it is cancelled in ends by that deadline."""
+    """A source that gRPC cancels at a deadline may end with its own error, which is dropped."""
 
     async def source() -> AsyncGenerator[int, None]:
         yield 0

@@ -1,7 +1,7 @@
-"""When a draft model is asked: tries where it does not pay, and waiting for its first answer.
+"""When the draft model is asked: tries where it does not pay, and waiting for its first draft.
 
-A try is a few rounds in a row, and not only now and then. Free sources offer so much in these
-rounds that asking the model brings in less than it takes.
+A try is a few rounds in a row. Here free sources offer so much in these rounds that asking the
+model brings in less than it costs.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def test_a_try_is_over_once_asking_pays() -> None:
 
 
 def test_a_round_that_pays_begins_no_try() -> None:
-    """Not even where the next one pays a little less, and a try would go on."""
+    """The next round may pay slightly less; only a running try would go on in it."""
     model = opened((USUAL_TOKENS - 0.3) * PLAIN_NS / USUAL_FORWARDS)
     little = Offer(tokens=1.0)
     assert model.advantage() > 0 > model.advantage(little) > model.advantage() - 0.5
@@ -65,7 +65,7 @@ def test_a_round_that_pays_begins_no_try() -> None:
 
 
 def test_the_first_draft_of_a_slow_target_is_waited_for_as_long_as_prefilling_explains() -> None:
-    """It may be gone: what it would be worth is no reason to wait."""
+    """The drafter may be gone, so the worth of its draft is no reason to wait longer."""
     waited = []
     for fixed in (False, True):
         model = model_choice(CHEAP_NS, left=400)

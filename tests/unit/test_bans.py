@@ -1,4 +1,4 @@
-"""Tokens that may not come: the law without them, on every path, against the definition."""
+"""Banned tokens: the distribution without them, against the definition, on every path."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def sampler(bans: Bans) -> Sampler:
 
 
 def left_over(bans: Bans, output: list[int]) -> set[int]:
-    """By the definition: which tokens may come behind an output."""
+    """The tokens that may follow an output, by the definition."""
     banned = {
         token
         for token in range(VOCABULARY)
@@ -54,7 +54,7 @@ def left_over(bans: Bans, output: list[int]) -> set[int]:
 def test_what_is_left_follows_the_definition(
     bans: Bans, output: list[int], paths: list[list[int]]
 ) -> None:
-    """Whether the output came token by token or at once; the prompt is no part of it."""
+    """The output may come token by token or at once; the prompt does not count."""
     slowly, at_once = sampler(bans), sampler(bans)
     for token in output:
         slowly.observe_output([token])
@@ -69,7 +69,7 @@ def test_what_is_left_follows_the_definition(
 
 
 def test_a_sampler_is_plain_again_once_the_text_may_end() -> None:
-    """So that rounds behind go by the shorter way."""
+    """Rounds after `min_tokens` take the faster path."""
     once = sampler(Bans(min_tokens=2, ends=(5,)))
     assert once.choose(LOGITS, [0, 1], [[], [1, 2]]) == [4, 5]
     once.observe_output([4])
@@ -84,7 +84,7 @@ def test_a_sampler_is_plain_again_once_the_text_may_end() -> None:
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 def test_filters_and_noise_see_what_is_left(temperature: float) -> None:
-    """Top-k counts allowed tokens, and a bias brings back none that is not."""
+    """Top-k counts allowed tokens only, and a bias does not bring back a banned one."""
     parameters = SamplingParameters(
         temperature=temperature, top_k=2, logit_bias=((5, 100.0),), bans=Bans(allowed=(0, 1, 2))
     )

@@ -1,4 +1,4 @@
-"""Who asks for a batch: when it asks again, how long it waits, and when it gives up."""
+"""The batch client: retries, waits, and when it gives up."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def told(answers: Iterable[Said]) -> Callable[[httpx.Request], httpx.Response]:
-    """A server that says these, one after the other."""
+    """A server that gives these answers, one after the other."""
     left = iter(answers)
 
     def say(_: httpx.Request) -> httpx.Response:
@@ -85,7 +85,7 @@ async def test_a_server_that_is_away_is_waited_for_so_long() -> None:
 async def test_a_request_that_alone_is_not_answered_has_failed(
     said: Said, status: int | None, code: str | None
 ) -> None:
-    """The run ended there, and so did every later one: what came behind was never asked."""
+    """One such request used to end this run and every later one; those after it were never sent."""
     answer = await ask(said, READY, patience_s=0)
     assert (answer["response"] or {}).get("status_code") == status
     assert (answer["error"] or {}).get("code") == code
@@ -97,7 +97,7 @@ async def test_where_others_are_answered_meanwhile_it_is_asked_on() -> None:
     def say(request: httpx.Request) -> httpx.Response:
         if request.url.path != "/ready":
             return answers(request)
-        asks._silent_since = None  # somebody else was answered
+        asks._silent_since = None  # as if another request was answered
         return NOT_READY
 
     transport = httpx.MockTransport(say)
@@ -107,7 +107,7 @@ async def test_where_others_are_answered_meanwhile_it_is_asked_on() -> None:
 
 
 async def test_a_server_that_sends_on_is_told_before_anything_is_asked() -> None:
-    """All requests were answered by redirects, which nobody follows, and counted as answered."""
+    """Redirects, which are not followed, used to count as answers to all requests."""
     moved = httpx.Response(308, headers={"location": "https://there/v1/models"})
     transport = httpx.MockTransport(told([moved]))
     async with httpx.AsyncClient(transport=transport, base_url="http://there") as client:
@@ -151,7 +151,7 @@ async def test_a_wrong_key_is_told_before_anything_is_asked(
 
 @pytest.mark.parametrize("end", ["\n", "\x07", "é", "a" * MOST_OF_A_URL])
 def test_a_url_that_cannot_be_asked_is_a_mistake_of_the_file(end: str) -> None:
-    """It ended the run in the middle."""
+    """An invalid URL used to end the run in the middle."""
     with pytest.raises(ValidationError, match="must be a path that begins with /v1/"):
         BatchRequest(custom_id="a", method="POST", url=f"/v1/completions{end}", body={})
 

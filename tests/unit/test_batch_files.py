@@ -1,4 +1,4 @@
-"""The files of a batch: what is kept of answers, and what is no file of requests."""
+"""The files of a batch: which answers are kept, and which files are refused."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def written(file: Path, *answers: dict[str, Any], torn: str = "") -> str:
 
 
 def test_what_was_answered_is_not_written_anew(tmp_path: Path) -> None:
-    """On a disk that was full there was no room for it twice, so that no run could go on."""
+    """A rewrite needs room for all answers twice; on a full disk no run could continue."""
     file = tmp_path / "answers"
     first = written(file, answer("a"), answer("b"), torn='{"id": "batch_req_2", "cus')
     place = file.stat().st_ino
@@ -50,7 +50,7 @@ def test_what_was_answered_is_not_written_anew(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("status", [307, 400, 503])
 def test_what_failed_makes_room(tmp_path: Path, status: int) -> None:
-    """Redirects, of a URL that ends with a slash, say, counted as answers."""
+    """Redirects, as for a URL that ends in a slash, used to count as answers."""
     file = tmp_path / "answers"
     written(file, answer("a", status), answer("b"), answer("b"), torn="{")
     with AnswersFile(file) as there:
@@ -61,7 +61,7 @@ def test_what_failed_makes_room(tmp_path: Path, status: int) -> None:
 
 @pytest.mark.parametrize("content", ["not yours", '{"custom_id": "a"}', "x" * 100])
 def test_a_file_of_one_line_without_an_end_is_somebody_elses(tmp_path: Path, content: str) -> None:
-    """It was taken for a torn answer, and emptied."""
+    """Another program's file used to be taken for a torn answer and emptied."""
     file = tmp_path / "notes"
     file.write_text(content)
     with pytest.raises(InvalidInput, match="notes, line 1: must be an answer of a batch"):
@@ -70,7 +70,7 @@ def test_a_file_of_one_line_without_an_end_is_somebody_elses(tmp_path: Path, con
 
 
 def test_what_is_behind_a_link_is_written_to(tmp_path: Path) -> None:
-    """`/dev/stdout > answers`: the file was replaced, and its answers went to the one before."""
+    """`/dev/stdout > answers`: the file used to be replaced, and answers went to the old one."""
     file = tmp_path / "answers"
     written(file, answer("a", 500))
     with (
@@ -82,7 +82,7 @@ def test_what_is_behind_a_link_is_written_to(tmp_path: Path) -> None:
 
 
 def test_two_runs_do_not_write_to_one_file(tmp_path: Path) -> None:
-    """What the first was answered since the second began was lost."""
+    """The first run's answers since the second began used to be lost."""
     file = tmp_path / "answers"
     for failed in ((), (answer("a", 500),)):
         written(file, *failed)
@@ -92,7 +92,7 @@ def test_two_runs_do_not_write_to_one_file(tmp_path: Path) -> None:
 
 
 async def test_a_disk_that_is_full_is_told(tmp_path: Path) -> None:
-    """Where there was room again at the end, a traceback of several errors was shown."""
+    """If there was room again at the end, a traceback of several errors used to be shown."""
 
     class Full(AnswersFile):
         def add(self, answer: dict[str, Any]) -> None:
@@ -110,7 +110,7 @@ async def tally_of(client: httpx.AsyncClient, answers: AnswersFile) -> Tally:
 
 
 def test_a_pipe_is_no_file_of_requests(tmp_path: Path) -> None:
-    """It was empty when it was read again, so that nothing was asked and nothing had failed."""
+    """A pipe used to be empty at the second reading: nothing was sent, and nothing failed."""
     reading, writing = os.pipe()
     os.write(writing, REQUEST.model_dump_json().encode() + b"\n")
     os.close(writing)
@@ -131,7 +131,7 @@ async def test_what_a_file_grew_by_since_it_was_checked_is_not_asked(tmp_path: P
 
 
 async def test_requests_that_are_gone_since_they_were_checked_are_missed(tmp_path: Path) -> None:
-    """A file that was cut off meanwhile was answered in part, and nothing had failed."""
+    """A file truncated meanwhile used to be answered in part without a failure."""
     requests = tmp_path / "requests"
     requests.write_text(REQUEST.model_dump_json())
     transport = httpx.MockTransport(lambda _: httpx.Response(200, json={}))
@@ -152,7 +152,7 @@ async def test_a_failure_without_a_word_is_told_by_its_status(tmp_path: Path) ->
 
 @pytest.mark.parametrize("key", ["sesame\n", "sesamé", ""])
 def test_a_key_that_cannot_be_sent_is_told_and_not_shown(tmp_path: Path, key: str) -> None:
-    """One with a line end was shown as part of an error of the connection."""
+    """A key with a line end used to be shown as part of a connection error."""
     requests = tmp_path / "requests"
     requests.write_text(REQUEST.model_dump_json())
     arguments = ["batch", str(requests), str(tmp_path / "answers"), "--api-key", key]

@@ -1,6 +1,6 @@
-"""On a CPU with our kernels a row's logits do not depend on what is computed beside it, bit by bit.
+"""On a CPU with our kernels, a row's logits are the same bits whatever else is computed.
 
-What makes plain decoding and every draft agree in bfloat16 too, where near ties are common.
+This makes plain decoding and every draft agree in bfloat16 too, where near ties are common.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from models.layout import DRAFTER_DIR, VERIFIER_DIR
 
 pytestmark = pytest.mark.skipif(cpu_linear.UNIT is None, reason="no kernel for this machine")
 TEXT = [17, 940, 33, 5, 221, 1033, 87, 402, 9, 11, 870, 2048, 77, 3, 641, 50, 51, 1200, 4, 8]
-# Attention runs over blocks of keys: long enough that there are several.
+# Attention runs over blocks of keys; this text is long enough for several.
 LONG = [token + shift for shift in range(12) for token in TEXT]
 
 
@@ -40,7 +40,7 @@ def model(request: pytest.FixtureRequest) -> LanguageModel:
 
 
 def run(model: LanguageModel, *forwards: tuple[int, Sequence[int], Sequence[int]]) -> list[Tensor]:
-    """Logits of nodes (tokens, parents) behind LONG[:length], all in one forward."""
+    """The logits of nodes (tokens, parents) after LONG[:length], all in one forward pass."""
     slots = [model.acquire() for _ in forwards]
     try:
         for slot, (length, _, _) in zip(slots, forwards, strict=True):
@@ -65,7 +65,7 @@ def test_a_path_verified_as_a_tree_is_the_path_decoded_token_by_token(
     tokens = data.draw(st.lists(st.integers(1, 4000), min_size=count, max_size=count))
     parents = [data.draw(st.integers(-1, node - 1)) for node in range(count)]
     length = data.draw(st.integers(2, len(LONG)))
-    other = (len(TEXT), [5, 6, 7], [ROOT, ROOT, 1])  # another session shares the forward
+    other = (len(TEXT), [5, 6, 7], [ROOT, ROOT, 1])  # another session shares the forward pass
     verified = run(model, (length, tokens, parents), other)[0]
     path: list[int] = []
     node = data.draw(st.integers(0, count - 1))
@@ -107,10 +107,10 @@ def test_a_row_decoded_beside_a_prompt_is_the_row_decoded_alone(model: LanguageM
 def test_a_prompt_is_the_same_in_whatever_pieces_it_is_run(
     model: LanguageModel, sizes: list[int]
 ) -> None:
-    """Their size follows the time that they take, and a session that is reopened has others.
+    """The sizes of pieces depend on measured times, and a reopened session has others.
 
-    With torch's attention for prompts one bfloat16 text of a record was another when it was
-    decoded plainly, minutes before, than with drafts.
+    With torch's attention for prompts, a text of a benchmark record in bfloat16 came out
+    differently with drafts than in plain decoding minutes before.
     """
     ends = [*sorted({end for end in np.cumsum(sizes).tolist() if end < len(LONG)}), len(LONG)]
     whole, pieces = model.acquire(), model.acquire()
@@ -139,7 +139,7 @@ def threads(request: pytest.FixtureRequest) -> Iterator[None]:
 def test_a_team_of_any_size_computes_the_same(
     model: LanguageModel, nodes: int, threads: None
 ) -> None:
-    """Also one with more members than rows, heads or cores."""
+    """Including a team with more members than rows, heads or cores."""
     sessions = [(7, TEXT[:1] * nodes, list(range(ROOT, nodes - 1))), (len(TEXT), [5], [ROOT])]
     together = run(model, *sessions)
     torch.set_num_threads(1)
@@ -154,7 +154,7 @@ def test_a_team_of_any_size_computes_the_same(
 def test_attention_is_torchs_within_rounding(
     heads: int, kv_heads: int, dim: int, rows: int, dtype: torch.dtype, threads: None
 ) -> None:
-    """In float32, whatever the cache is kept in."""
+    """Computed in float32, whatever the format of the cache."""
     torch.manual_seed(rows)
     stored, room = 301, 320
     query = torch.randn(1, rows, heads, dim).transpose(1, 2)
@@ -174,7 +174,7 @@ def test_attention_is_torchs_within_rounding(
 @pytest.mark.parametrize("sunk", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_capped_scores_and_sinks(cap: float | None, sunk: bool, dtype: torch.dtype) -> None:
-    """As the definition says, and a row alone bit by bit as among others."""
+    """Scores follow the definition, and a row alone has the same bits as among others."""
     torch.manual_seed(1)
     heads, rows, dim, stored, room = 6, 5, 24, 301, 320
     query = torch.randn(heads, rows, dim)

@@ -1,4 +1,4 @@
-"""Which replica knows a beginning."""
+"""Which replica knows the prefix of a text."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_what_was_at_a_place_that_is_gone_is_forgotten() -> None:
 
 
 def test_what_is_left_of_a_text_can_be_found() -> None:
-    """Where there is no room for all of it, its beginning stays."""
+    """If there is no room for the whole text, its beginning is kept."""
     known: Beginnings[str] = Beginnings(most=3)
     long = [1] * 8 * BLOCK
     known.note(long, "", "here")

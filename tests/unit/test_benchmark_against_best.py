@@ -1,4 +1,4 @@
-"""`fused` against the best single strategy: the best of many is partly a lucky one."""
+"""`fused` against the best single strategy, which is partly the best by luck."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.systems import PLAIN
 
 
 def samples(seconds: Mapping[str, np.ndarray[Any, Any]]) -> list[dict[str, Any]]:
-    """Of one cell: seconds a token by method, one for every repetition."""
+    """Samples of one cell from seconds per token, by method and repetition."""
     cell = {"profile": "bundled", "workload": "chat", "temperature": 0.0}
     return [
         {**cell, "method": method, "file": seed, "seed": seed, "tokens_per_second": 1 / time}
@@ -45,7 +45,7 @@ def test_one_that_is_behind_is_so_in_whichever_half() -> None:
 
 
 def test_repetitions_count_in_which_every_strategy_ran() -> None:
-    """One that was cut short has a slow `fused` run and nothing to hold it against."""
+    """One that was cut short has a slow `fused` run and nothing to compare it with."""
     whole = {PLAIN: np.full(5, 1.0), "opt_tree": np.full(4, 0.5), "fused warm": np.full(5, 0.5)}
     whole["fused warm"][4] = 9.0
     (found,) = comparisons(samples(whole))
@@ -57,7 +57,7 @@ def test_repetitions_count_in_which_every_strategy_ran() -> None:
                 ("fused: all", "speculative"), ("ouroboros: all", "fused warm")]
 )  # fmt: skip
 def test_nothing_is_compared_where_one_side_is_missing(methods: tuple[str, ...]) -> None:
-    """Parts of strategies and other systems are no single strategies."""
+    """Parts of strategies and other systems do not count as single strategies."""
     assert comparisons(samples(dict.fromkeys(methods, np.ones(9)))) == []
 
 

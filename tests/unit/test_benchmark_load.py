@@ -1,4 +1,4 @@
-"""A load test of one's own server: what is asked of it, of which prompts, by which strategies."""
+"""The load test of a user's server: requests, prompts and strategies."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_plain_decoding_and_the_servers_own_strategy_come_first() -> None:
 
 
 def test_what_nobody_named_is_measured_as_the_server_does_it() -> None:
-    """Without a drafter, `fused` drafts from phrases alone; who names it means another thing."""
+    """Without a drafter `fused` drafts from phrases alone; who names it expects more."""
     assert strategies(own="fused", drafts=()) == [PLAIN, "fused cold"]
     with pytest.raises(InvalidInput, match="drafter does not serve this strategy; got 'opt_tree'"):
         strategies("--strategies", "lookahead,opt_tree", own="fused", drafts=())
@@ -99,7 +99,7 @@ def test_a_file_without_prompts_is_refused(
 
 
 def test_a_shortened_prompts_text_is_that_of_its_tokens() -> None:
-    """A server is sent the text: other prompts than a profile's services get would be measured."""
+    """A server is sent the text, so it must be the prompt that a profile's services get."""
     whole = completion(1).measured[0]
     short = cut(whole, 5)
     assert len(short.token_ids) == 5
@@ -107,7 +107,7 @@ def test_a_shortened_prompts_text_is_that_of_its_tokens() -> None:
 
 
 def test_a_server_that_others_use_is_asked_in_private() -> None:
-    """No tenant, which a key would forbid; no phrases and no beginnings of others, nor for them."""
+    """No tenant, which a key could forbid; no phrases or prefixes of others or for others."""
     plain = RunningServer._asked(PLAIN, CASE)
     drafted = RunningServer._asked("fused cold", CASE)
     assert [asked.speculation.strategy for asked in (plain, drafted)] == [PLAIN, "fused"]

@@ -1,4 +1,4 @@
-"""The rows and the page that a load benchmark's runs come to."""
+"""The rows and the page made from the runs of a load benchmark."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from benchmarks.systems import PLAIN
 
 
 def outcome(*token_ids: int, rounds: int, fallback: int | None = None) -> Outcome:
-    """An answer whose first token came after 10 ms and the rest in 4 ms each."""
+    """An answer whose first token took 10 ms and each further one 4 ms."""
     return Outcome(
         token_ids=token_ids, first_tokens=1, first_token_s=0.01,
         decode_s=0.004 * (len(token_ids) - 1), rounds=rounds, drafted=3 * rounds,
@@ -27,8 +27,8 @@ MEASURED = {2: [{PLAIN: plain, "opt_tree": drafted}
 def test_a_row_compares_each_run_with_the_plain_one_of_the_same_requests() -> None:
     plain, drafted = summed(MEASURED, [PLAIN, "opt_tree"])
     assert (plain.sessions, plain.runs, plain.ratio, plain.equal) == (2, 3, 1.0, 1.0)
-    assert drafted.ratio == 4.0  # of 2, 4 and 4
-    assert drafted.equal == 5 / 6  # one answer of six has another token
+    assert drafted.ratio == 4.0  # the median of 2, 4 and 4
+    assert drafted.equal == 5 / 6  # one of six answers has another token
     assert (plain.tokens_per_second, drafted.tokens_per_second) == (5.0, 10.0)
     assert (drafted.tokens_per_round, drafted.nodes_per_round, drafted.fallback) == (1.5, 3.0, 0.5)
     assert (drafted.first_token_ms, drafted.per_token_ms) == (10.0, 4.0)

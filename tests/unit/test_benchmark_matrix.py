@@ -1,4 +1,4 @@
-"""The matrix: what is measured in which time, what survives an interruption, what is shown."""
+"""The benchmark matrix: time budget, interrupted runs, rows and tables."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def workload(name: str = "completion", prompts: int = 1, passes: int = 1) -> Wor
 
 
 class Scripted:
-    """A system that answers at once, and notes of which workload the prompt was."""
+    """A system that answers at once and records each prompt's workload."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -98,7 +98,7 @@ def asked(plans: list[Plan], share_s: float, whole_s: float) -> list[str]:
 
 
 def test_every_cell_comes_before_any_comes_again() -> None:
-    """A run that ends early must have few runs everywhere, not all of them in the first cells."""
+    """A run that ends early must have few runs in every cell, not many in the first cells."""
     plans = [Plan(workload(name, prompts=2), [PLAIN]) for name in ("completion", "editing")]
     both = ["completion", "completion", "editing", "editing"]
     assert asked(plans, 60, 60) == [*both, "completion", "editing"]
@@ -186,7 +186,7 @@ def test_transformers_is_compared_on_completion_only() -> None:
 
 
 def test_what_the_drafter_lacks_is_left_out() -> None:
-    """The orchestrator would draft from phrases instead, and the figures bear a wrong name."""
+    """The orchestrator would draft from phrases instead, under the wrong name."""
     methods = [PLAIN, "speculative", "token_recycling", "fused warm"]
     assert set(unserved(methods, ["speculative"])) == {"fused warm"}
 
@@ -199,20 +199,20 @@ def test_a_row_tells_spread_and_forwards() -> None:
 
 
 def test_all_runs_together_count_by_the_time_that_they_took() -> None:
-    """12 tokens at 10 a second against 4, and at 40 against 8: 4.5 s of plain decoding in 1.5."""
+    """12 tokens at 10 a second against 4, and at 40 against 8: 4.5 s of plain decoding in 1.5 s."""
     slow, quick = sample(ratio=2.5), sample(ratio=5.0)
     slow = replace(slow, outcome=replace(slow.outcome, decode_s=1.2))
     quick = replace(quick, outcome=replace(quick.outcome, decode_s=0.3), file="another.py")
     summed, repeated = row([slow, quick]), row([slow, quick] * 50)
     assert summed.together == pytest.approx(4.5 / 1.5)
-    for few in (summed, repeated):  # the same prompts again say no more of others
+    for few in (summed, repeated):  # the same prompts again tell nothing about others
         assert (few.least_together, few.most_together) == pytest.approx((2.5, 5.0))
     often = row([replace(one, file=f"{n}") for n, one in enumerate([slow, quick] * 50)])
     assert 2.5 < (often.least_together or 0) < 3 < (often.most_together or 0) < 3.5
 
 
 def test_the_matrix_states_runs_and_gaps() -> None:
-    """A method that one workload lacks must show as a gap, not shift the line."""
+    """A method that a workload lacks must show as a gap, not shift the line."""
     shown = rows(
         [sample(), sample("speculative", ratio=1.25), sample(workload="chat", temperature=0.0)]
     )

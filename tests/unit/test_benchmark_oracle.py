@@ -1,4 +1,4 @@
-"""The oracle on scripted candidates: what a perfect selector accepts, and what that is worth."""
+"""The oracle on scripted candidates: what a perfect selector accepts, and the speed of that."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PROMPT_LENGTH = 1
 
 
 class Scripted:
-    """Knows the tokens at some positions, at a price, and notes what it was told."""
+    """Offers the right token at some positions, at a cost in forwards, and records commits."""
 
     def __init__(self, known: Sequence[int], forwards: int = 0) -> None:
         self.forwards = forwards
@@ -34,7 +34,7 @@ def rounds(*sources: Scripted, depth: int = 9) -> list[PerfectRound]:
 
 
 def test_a_round_goes_on_while_a_source_offers_the_true_token() -> None:
-    """The token that nobody offered is the bonus token of its round."""
+    """The token that nothing offered is the bonus token of its round."""
     assert rounds(Scripted([1, 2, 4])) == [
         PerfectRound(2, 0),
         PerfectRound(1, 0),
@@ -62,7 +62,7 @@ def test_sources_together_reach_further_and_free_ones_save_forwards() -> None:
 
 
 def test_sources_learn_a_round_only_when_it_is_over() -> None:
-    """Or own text would be offered before it was written."""
+    """Otherwise own text would be offered before it was written."""
     source = Scripted([1, 2, 4])
     rounds(source)
     assert source.told == [(0, 1), (1, 4), (4, 6), (6, 7)]
@@ -103,7 +103,7 @@ def test_speed_follows_from_the_cost_of_forwards() -> None:
     }
     costs = Costs.of_json(pair)
     assert costs.ratio([PerfectRound(0, 0)]) == 1
-    # four tokens for a verification of four and two draft forwards, instead of four of one each
+    # four tokens for a verification of four and two draft forwards, instead of four single ones
     assert costs.ratio([PerfectRound(3, 2)]) == pytest.approx(40 / 20)
     deep, shallow = [PerfectRound(1, 40)], [PerfectRound(0, 0)] * 2
     (bound,) = bounds({("all", 8, 1): shallow, ("all", 8, 2): deep}, {"x": costs}, "chat", 0.8, 1)

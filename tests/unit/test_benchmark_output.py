@@ -1,4 +1,4 @@
-"""Benchmarks' files: seen to before anything is measured, and written however measuring ends."""
+"""Benchmark files: checked before anything is measured, and written however a run ends."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_where_nothing_can_be_written_nothing_is_measured(
 
 
 class Begins(Exception):
-    """A benchmark has seen to its files, and would measure now."""
+    """Raised where a benchmark has checked its files and would start to measure."""
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ class Begins(Exception):
 def test_no_record_is_written_over_unless_told(
     benchmark: ModuleType, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Records are tracked; what git ignores is anybody's own, and leaves the tree clean."""
+    """Records are tracked by git; ignored files may be overwritten and leave the tree clean."""
     if not (REPOSITORY / ".git").exists():
         pytest.skip("a copy without its history")
     written: list[Path] = []
@@ -191,7 +191,7 @@ def test_a_folder_in_the_journals_place_is_a_line(
 
 
 def test_a_result_gives_its_tables_again(tmp_path: Path) -> None:
-    """Of figures that are rounded twice the last digit may be another one."""
+    """Rounding a figure twice may change its last digit."""
     split = RoundSplit(draft_forward=1.00496, verify_forward=5.0, wire=0.5, rest=0.2, overhead=0.7)
     results = Results(
         settings={},
@@ -211,7 +211,7 @@ def test_a_result_gives_its_tables_again(tmp_path: Path) -> None:
 
 
 class Interrupted:
-    """Services whose caller loses patience in the third turn of both strategies."""
+    """Services whose caller interrupts in the third turn of both strategies."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -221,7 +221,7 @@ class Interrupted:
 
     def run_together(self, strategy: str, cases: Sequence[Case], sessions: int) -> list[Outcome]:
         self.asked += 1
-        if self.asked == 2 + 2 * 2 + 1 + 1:  # warm up, two turns, one run of the third, this one
+        if self.asked == 2 + 2 * 2 + 1 + 1:  # warm-up, two turns, one run of the third, this
             raise KeyboardInterrupt
         return [outcome()] * len(cases)
 

@@ -1,4 +1,4 @@
-"""Which prompts are measured, which fill warm pools, and what is said where there are none."""
+"""Which prompts are measured and which fill warm pools, and missing prompts."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from draftloop.errors import InvalidInput
 @pytest.mark.parametrize("count", [43, 60, 1000])
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_however_many_prompts_are_measured_a_warm_pool_has_others(name: str, count: int) -> None:
-    """From 45 on the pool of completion was empty, and measured as a warm one."""
+    """From 45 prompts on, the warm pool of `completion` used to be empty."""
     try:
         material = WORKLOADS[name](count)
     except Missing as missing:
         pytest.skip(str(missing))
     assert 0 < len(material.measured) <= count and len(material.warming) >= WARM_PROMPTS
-    if name != "agent":  # whose pool is filled with other parts of the same modules
+    if name != "agent":  # whose pool has other parts of the same modules
         files = {prompt.file for prompt in material.measured}
         assert files.isdisjoint(prompt.file for prompt in material.warming)
 
@@ -27,7 +27,7 @@ def test_however_many_prompts_are_measured_a_warm_pool_has_others(name: str, cou
 def test_a_workload_without_prompts_is_left_out_by_name(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Benchmarks without services said nothing of it, and ended well without any figures."""
+    """Benchmarks without services used to end well, without a message and without figures."""
     monkeypatch.setattr("benchmarks.prompts.SPEC_BENCH", Path("nowhere.jsonl"))
     assert list(material_of(["completion", "chat"], 1)) == ["completion"]
     assert "left out: chat: Spec-Bench prompts are not" in capsys.readouterr().err

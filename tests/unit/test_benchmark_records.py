@@ -1,4 +1,4 @@
-"""Files that are no record are refused by name, and without a traceback."""
+"""Files that are not records are refused by name, without a traceback."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TORN = '{"settings": {}, "profiles": {"300M": {"verif'
 
 
 def no_records(folder: Path) -> list[Path]:
-    """One that was cut while it was written, one that is no JSON, one of another benchmark."""
+    """A truncated record, a file that is not JSON, and the record of another benchmark."""
     (folder / "torn.json").write_text(TORN)
     (folder / "notes.txt").write_text("none")
     return [folder / "torn.json", folder / "notes.txt", RESULTS / "load.json"]

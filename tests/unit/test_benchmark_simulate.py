@@ -1,4 +1,4 @@
-"""Virtual time passes as the costs say, and the same way every time."""
+"""Virtual time follows the given costs, and is the same in every run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from draftloop.model_info import CostPoint, model_fingerprint
 from draftloop.runtime.model import LanguageModel
 
 AROUND = Around(verify=1.0, draft=0.5, forward=0.25, plan=0.125)
-# Whatever its size a verification takes 8 ms, a draft forward half a millisecond.
+# A verification takes 8 ms whatever its size, and a draft forward half a millisecond.
 CURVES = {
     "verifier": (CostPoint(1, 8_000_000), CostPoint(64, 8_000_000)),
     "drafter": (CostPoint(1, 500_000), CostPoint(2048, 500_000)),
@@ -98,7 +98,7 @@ def test_curves_of_models_that_were_measured_in_other_pairs() -> None:
     assert found["verifier"] == (CostPoint(1, 15_000_000),)
     assert found["drafter"] == (CostPoint(1, 400_000),)
     assert found["smaller 0"] == (CostPoint(1, 100_000),)
-    # its own where it was measured itself
+    # its own costs if it was measured itself
     assert curves_of(PROFILES["300M"], recorded)["drafter"] == (CostPoint(1, 60_000),)
     with pytest.raises(InvalidInput, match="profiles.*drafter's costs.*300M-30M"):
         curves_of(PROFILES["300M-30M"], recorded)
@@ -112,7 +112,7 @@ def test_of_a_profile_in_several_results_the_first_counts(tmp_path: Path) -> Non
 
 
 def test_figures_say_of_which_models_and_code_they_are(tmp_path: Path) -> None:
-    """The costs' own profiles name the models that these were measured with."""
+    """The profiles of the costs name the models with which those were measured."""
     out = tmp_path / "figures.json"
     small = "--workloads completion --prompts 1 --tokens 4 --strategies prompt_lookup"
     assert main([*small.split(), "--profiles", "bundled", "--out", str(out)]) == 0

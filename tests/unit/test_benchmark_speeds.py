@@ -1,4 +1,4 @@
-"""Figures of the documents, from records."""
+"""The documents' figures, computed from records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SPEEDS = Speeds({("speculative", CHAT): 2.0, ("fused warm", CHAT): 4.0, ("fused 
 
 
 def told(seconds: float, ratio: float, **values: Any) -> dict[str, Any]:
-    """A sample as records have it."""
+    """A sample as records store it."""
     made = sample("opt_tree", ratio=ratio, **values)
     outcome = dataclasses.replace(made.outcome, decode_s=seconds)
     return dataclasses.replace(made, outcome=outcome).as_json()

@@ -1,4 +1,4 @@
-"""The benchmark's own arithmetic: looping, medians, equality, time budget, tables, files."""
+"""The benchmark's arithmetic: looping, medians, equality, time budget, tables, files."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def workload(**values: Any) -> Workload:
 
 
 class Scripted:
-    """A system that answers at once and notes what it was asked."""
+    """A system that answers at once and records the methods."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -104,7 +104,7 @@ def test_looping_is_a_repeating_tail(token_ids: list[int], expected: bool) -> No
 
 
 def test_first_tokens_do_not_count_in_the_speed() -> None:
-    """A first round of several tokens includes the prefill, so it tells nothing of decoding."""
+    """A first round of several tokens includes the prefill and says nothing about decoding."""
     seen = Outcome.of_steps((1, 2, 3, 4, 5, 6), [(0.5, 3), (1.0, 1), (1.5, 2)])
     assert (seen.first_token_s, seen.decode_s, seen.rounds) == (0.5, 1.0, 2)
     assert seen.tokens_per_second == 3
@@ -146,7 +146,7 @@ def measured(systems: dict[str, System], plans: list[Plan], seconds: float) -> l
 
 
 def test_methods_take_turns_in_changing_orders() -> None:
-    """None must always be the first after a pause, or have always the same one before it."""
+    """No method may always be the first after a pause, or always follow the same one."""
     methods = ["a", "b", "c", "d"]
     orders = [in_turn(methods, number) for number in range(400)]
     assert orders == [in_turn(methods, number) for number in range(400)]
@@ -230,7 +230,7 @@ def test_prompts_come_tokenized() -> None:
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_no_pool_is_filled_from_what_is_measured(name: str) -> None:
-    """A warm pool that has seen the answer measures nothing."""
+    """A warm pool that has seen the answer would measure nothing."""
     try:
         material = WORKLOADS[name](6)
     except Missing as missing:
@@ -243,7 +243,7 @@ def test_no_pool_is_filled_from_what_is_measured(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["completion", "agent"])
 def test_prompts_that_are_carried_on_end_where_a_token_does(name: str) -> None:
-    """The end of a line is one token with the indentation that follows."""
+    """A line end is one token with the indentation that follows."""
     tokenizer = Tokenizer(bundled_model("verifier"))
     lines = PROMPTS_FILE.read_text("utf-8").splitlines()
     going_on = {
@@ -256,7 +256,7 @@ def test_prompts_that_are_carried_on_end_where_a_token_does(name: str) -> None:
 
 
 def test_what_is_measured_shares_no_phrase() -> None:
-    """Or the first method would help the second one."""
+    """Otherwise the first method would help the second."""
     ours = [method.speculation for method in METHODS.values() if method.system == "draftloop"]
     assert ours and all(chosen.phrases is not PhraseScope.SHARED for chosen in ours)
 

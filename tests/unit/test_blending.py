@@ -1,4 +1,4 @@
-"""Contexts: how they vote for what comes next (prediction by partial matching), and share room."""
+"""Contexts predict the next token together (prediction by partial matching) and share room."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ CHILDREN = DraftBudget(max_nodes=8, max_depth=1)
 
 
 def scores(index: PhraseIndex, *context: int) -> dict[int, float]:
-    """Of every token that may come next."""
+    """The scores of the tokens that may come next."""
     made = grow(context, CHILDREN, shared=index, own=None, calibration=Calibration())
     return dict(zip(made.tree.token_ids, made.scores, strict=True))
 
 
 def trust(total: float, distinct: int, length: int) -> float:
-    """The part of what is left that a context of a length takes."""
+    """The share of the remaining probability that a context of this length takes."""
     return total / (total + float(ESCAPES[length - 1]) * distinct)
 
 
 def test_shorter_contexts_vote_by_what_longer_ones_have_not_seen() -> None:
-    """Whatever followed three tokens was counted behind the last two and one of them as well."""
+    """What followed three tokens was counted under their two- and one-token suffixes as well."""
     index = PhraseIndex(max_bytes=1 << 14, half_life_tokens=10**18)
     index.insert([Phrase((7, 1, 2), (5,))] * 2 + [Phrase((8, 1, 2), (6,))] * 2)
     longest = trust(2, 1, 3)
@@ -53,7 +53,7 @@ def test_what_was_seen_once_is_believed_the_more_the_longer_its_context_is() -> 
 
 
 def test_a_context_with_too_many_continuations_takes_no_room_from_others() -> None:
-    """Not even in the same bucket, where theirs count less."""
+    """Other contexts keep their entries even in the same bucket, where theirs count less."""
     index = PhraseIndex(max_bytes=256, half_life_tokens=10**18)
     others = [Phrase((context,), (9,), committed=False) for context in range(100, 106)]
     index.insert(others)
@@ -65,7 +65,7 @@ def test_a_context_with_too_many_continuations_takes_no_room_from_others() -> No
 @pytest.mark.parametrize(
     "ends",
     [
-        ((9, 0, 1), (1, 5, 2)),  # token, parent and depth, the one to be taken first
+        ((9, 0, 1), (1, 5, 2)),  # token, parent and depth; the one to be taken first
         ((4, 6, 2), (5, 0, 2)),
         ((4, 2, 3), (4, 7, 3)),
     ],
@@ -73,7 +73,7 @@ def test_a_context_with_too_many_continuations_takes_no_room_from_others() -> No
 def test_equals_go_by_depth_and_then_by_token_and_then_by_parent(
     ends: tuple[tuple[int, int, int], ...],
 ) -> None:
-    """Replicas that know the same draft the same, whatever stands first in their tables."""
+    """Replicas that know the same draft the same, whatever the order of their tables."""
     for order in (ends, ends[::-1]):
         known = np.zeros(2, PHRASE_NODE)
         for place, (token, parent, depth) in enumerate(order):
@@ -83,7 +83,7 @@ def test_equals_go_by_depth_and_then_by_token_and_then_by_parent(
 
 
 def test_siblings_that_were_right_more_often_than_can_be_share_one() -> None:
-    """As where the text has changed: each of two is likelier than not by what was learned."""
+    """This happens when the text has changed: both were estimated as likelier than not."""
     index = PhraseIndex(max_bytes=1 << 14, half_life_tokens=10**18)
     index.insert([Phrase((1,), (token,)) for token in (5, 6)] * 9)
     known = Calibration()

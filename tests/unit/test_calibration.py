@@ -1,4 +1,4 @@
-"""Calibration: scores become hit rates, source by source, and follow the text."""
+"""Calibration: scores become acceptance rates, by source, and follow the text."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_what_is_measured_takes_over(rate: float) -> None:
         calibration.observe(one(), [0.6], HIT if hit else MISS)
     trials = 1 / (1 - MEMORY)
     expected = 0.6
-    for _ in range(2):  # all depths together, and then this one
+    for _ in range(2):  # all depths together, then this depth
         expected = (rate * trials + PRIOR_TRIALS * expected) / (trials + PRIOR_TRIALS)
     assert correct(calibration, PHRASE, 0.6, 1) == pytest.approx(expected, abs=0.02)
 
@@ -66,11 +66,11 @@ def test_trials_fade_so_that_the_correction_follows_the_text() -> None:
 
 
 def test_only_nodes_whose_parent_was_accepted_are_trials() -> None:
-    """What hangs on a rejected node says nothing about its own score."""
+    """A node below a rejected one says nothing about its own score."""
     tree = DraftTree((1, 2, 3, 4), (ROOT, 0, ROOT, 2), (0.5,) * 4, (PHRASE,) * 4)
     calibration = Calibration()
     calibration.observe(tree, [0.15, 0.25, 0.35, 0.45], verdict(0))
-    # Each is counted at its depth and among all depths.
+    # Each node is counted at its depth and over all depths.
     assert sum(calibration.trials) == 2 * 3 and sum(calibration.hits) == 2 * 1
     assert correct(calibration, PHRASE, 0.15, 1) > 0.15
     assert correct(calibration, PHRASE, 0.25, 2) < 0.25
@@ -117,7 +117,7 @@ outcomes = st.lists(
 def counted_and_corrected(
     calibration: Calibration, source: int, score: float, run: int, is_first: bool, hit: bool
 ) -> float:
-    """What a compiled loop takes in, and what it says afterwards."""
+    """Counts an observation in the compiled loop and returns the correction afterwards."""
     cell = calibrating.cell_of(source, score, run, is_first)
     calibrating.count(calibration, cell, hit)
     return calibrating.correct(calibration, source, score, run, is_first)

@@ -1,4 +1,4 @@
-"""The cascade against its definition, written down plainly and without any cache."""
+"""The cascade against its definition, written plainly and without a cache."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Matrix = tuple[tuple[int, ...], ...]
 
 
 def law(seed: int, own: float) -> Callable[[Sequence[int]], Tensor]:
-    """A model that goes by two tokens, as the others do, and for `own` parts by its own mind."""
+    """The logits of a model: what all models say after two tokens, plus `own` parts of its own."""
     shared, mind = TableModel(VOCABULARY, seed=1, memory=2), TableModel(VOCABULARY, seed=seed)
 
     def logits(prefix: Sequence[int]) -> Tensor:
@@ -49,7 +49,7 @@ def law(seed: int, own: float) -> Callable[[Sequence[int]], Tensor]:
 
 @dataclass
 class Setting:
-    """A target and draft models that agree with it more or less often."""
+    """A target and draft models that agree with it to different degrees."""
 
     models: int = 1
     seed: int = 0
@@ -72,13 +72,13 @@ class Setting:
         self.sampler.observe_prompt(PROMPT)
 
     def open(self, text: Sequence[int] = PROMPT) -> Cascade:
-        """The strategy in a fresh session, its prompt read."""
+        """The strategy in a new session whose prompt has been run."""
         strategy = self.made(text)
         run(strategy.prefill())
         return strategy
 
     def made(self, text: Sequence[int]) -> Cascade:
-        """The strategy in a fresh session."""
+        """The strategy in a new session."""
         models: list[Any] = [
             ScriptedModel(
                 law,
@@ -107,13 +107,13 @@ class Setting:
         return Cascade(session)
 
     def scores(self, model: int, text: Sequence[int]) -> Tensor:
-        """[vocabulary] what the target (0) or a draft model maximises after the text."""
+        """[vocabulary]: what the target (0) or a draft model maximises after the text."""
         path = text[len(PROMPT) :]
         self.sampler.cool(DRAFT_TEMPERATURE if model else 1)
         return self.sampler.scores(self.laws[model](text)[None], [len(text)], [path])[0]
 
     def row(self, text: list[int], row: int, limit: int, committed: int) -> list[int]:
-        """What the drafters of a row write after the text: the paper's algorithm 1."""
+        """What the drafters of a matrix row write after the text: the paper's algorithm 1."""
         matrix, written, total = self.matrix or default_cascade(self.models), list[int](), 0
         for drafter, count in enumerate(matrix[row]):
             total += count
@@ -130,13 +130,13 @@ class Setting:
         return written
 
     def ended(self, written: Sequence[int]) -> bool:
-        """Whether a stop token was written."""
+        """Whether a stop token was written last."""
         return bool(written) and written[-1] in self.stops
 
     def reviewed(
         self, model: int, text: list[int], proposal: Sequence[int], leniency: float
     ) -> list[int]:
-        """The proposal as far as the model goes along, and its own next token."""
+        """The part of the proposal that the model accepts, and the model's own next token."""
         kept: list[int] = []
         for token in [*proposal, None]:
             scores = self.scores(model, text + kept)
@@ -162,7 +162,7 @@ def verdict_on(setting: Setting, text: list[int], draft: DraftTree) -> Verdict:
 
 @dataclass
 class Generation:
-    """Rounds of drafting and verifying in one session."""
+    """Rounds of drafting and verification in one session."""
 
     setting: Setting
     strategy: Cascade
@@ -192,9 +192,9 @@ def matrices(draw: st.DrawFn, models: int) -> Matrix:
 @settings(max_examples=12, deadline=None)
 @given(st.data())
 def test_every_draft_is_that_of_the_definition(models: int, data: st.DataObject) -> None:
-    """Round after round in one session: what is kept in the slots is as good as a fresh reading.
+    """Over several rounds of one session, cached state gives the drafts of a fresh computation.
 
-    The definition keeps nothing; the scripted models read their prefixes out of the caches.
+    The definition caches nothing; the scripted models read their prefixes from the caches.
     """
     setting = Setting(
         models=models,
@@ -249,7 +249,7 @@ def test_one_model_without_a_tail_runs_its_last_token_and_the_guesses() -> None:
         generation.round()
     read = generation.strategy.session.model.read  # type: ignore[attr-defined]
     in_rounds = [(rows, wanted) for _, rows, wanted in read if wanted][1:]
-    # The last token of all; at a round's start also the model's own last one, if it was accepted.
+    # One row is the last token; at a round's start also the model's own last token, if accepted.
     assert len(in_rounds) > 10 and all(rows - (wanted - 1) <= 2 for rows, wanted in in_rounds)
     run(generation.strategy.propose(replace(AMPLE, least_path_probability=0.99)))
     assert read[-1][2] == 6  # what is only reviewed need not be worth its verification
@@ -266,10 +266,10 @@ def test_leniency_accepts_more_from_the_drafters_behind() -> None:
 
 
 def test_max_gram_reads_beside_the_prefill_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It read the whole prompt where a session was made, and the event loop stood still.
+    """Reading the whole prompt when a session was made used to block the event loop.
 
-    Then behind the prefill's forwards: of a prompt in the prefix cache all at once, on the
-    engine's thread, and everybody's rounds stood still.
+    Later it was read after the prefill's forwards: for a prompt in the prefix cache all at once, on
+    the engine's thread, which blocked the rounds of all sessions.
     """
     read: list[int] = []
 
@@ -330,7 +330,7 @@ def test_a_forward_that_does_not_pay_is_not_run() -> None:
             level.economy.observe(1.0, 0.5)
     draft = run(strategy.propose(DraftBudget(max_nodes=20, max_depth=20, tokens_per_second=100.0)))
     reads = [level.model.read for level in strategy._levels]  # type: ignore[attr-defined]
-    # The first one of all was decided by who asked; the smaller model's reviews did not pay.
+    # The caller decided on the first forward; the smaller model's reviews did not pay.
     assert [len([1 for _, _, wanted in read if wanted]) for read in reads] == [1, 0]
     assert len(draft) < 6 and strategy.end == DraftEnd.DRAFT_COST
 
@@ -345,13 +345,13 @@ def test_ends_are_told() -> None:
 
     assert end(max_nodes=1) is DraftEnd.NODES
     assert end(max_depth=1) is DraftEnd.DEPTH
-    assert end() is DraftEnd.NODES  # as many as the matrix has
+    assert end() is DraftEnd.NODES  # as many as the matrix allows
     assert end(stop=tuple(range(VOCABULARY))) is DraftEnd.TEXT
     assert end(((1, 9), (0, 1)), least_path_probability=0.999) is DraftEnd.VERIFY_COST
 
 
 def test_drafts_stay_inside_the_context() -> None:
-    """The scripted models fail when they are to read beyond theirs."""
+    """The scripted models fail if they are to read beyond their context."""
     full = Setting(models=2).row([*PROMPT], 0, 20, len(PROMPT))
     for room in range(len(full) + 2):
         strategy = Setting(models=2, context_length=len(PROMPT) + room).open()
@@ -361,7 +361,7 @@ def test_drafts_stay_inside_the_context() -> None:
 
 
 class CoinModel:
-    """Laws whose greedy token is 0 with probability `rate`, else 1."""
+    """A model whose greedy token is 0 with probability `rate`, else 1."""
 
     def __init__(self, rate: float) -> None:
         self._random = random.Random(7)
@@ -391,7 +391,7 @@ def test_expected_tokens_are_those_of_the_papers_formula(
         draft = Drafted()
         for _ in range(n):
             run(strategy._row(0, draft, 20, AMPLE))
-        # The target accepts each token with probability alpha: its expectation, not a sample.
+        # The target accepts each token with probability alpha: the expectation, not a sample.
         tokens.append((1 - alpha ** (len(draft) + 1)) / (1 - alpha))
         copied = sum(wanted - 1 for _, _, wanted in model.read)
         cost.append(1 + c1 * len(model.read) + c2 * copied)

@@ -1,4 +1,4 @@
-"""The parts of a chat's answer, however it comes in rounds, and whose tokens they are."""
+"""The parts of a chat's answer and their tokens, however the rounds divide it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def put_together(rounds: list[Parts]) -> Parts:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8, len(TOKENS)])
 def test_parts_stand_in_order_whatever_the_rounds(size: int) -> None:
-    """And each has the tokens that are its text, not those of the marks between."""
+    """Each part has the tokens of its own text, without those of the marks between."""
     parts = put_together(in_rounds(reader(), TOKENS, size))
     called = parts[2]
     assert isinstance(called, CallPart)

@@ -1,4 +1,4 @@
-"""Whether to draft at all follows what rounds with drafts brought, here and in other requests."""
+"""Whether to draft at all depends on what drafts brought, in this request and in others."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def controller(fixed: bool = False) -> Controller:
 
 
 def crowded(cost: VerifyCost, sessions: int) -> VerifyCost:
-    """So many sessions of one row each share its forwards."""
+    """The cost when so many sessions of one row each share its forward passes."""
     for _ in range(20):
         cost.load.observe(1, ServiceTimings(batch_size=sessions, batch_rows=sessions))
     return cost
@@ -49,7 +49,7 @@ def choice(gains: Gains, draft_ns: float = 0.0, fixed: bool = False) -> DraftCho
 
 
 def drafted(chosen: DraftChoice, rounds: int, accepted: int, draft_ns: int) -> list[int]:
-    """Plays rounds in which so many nodes are accepted; those that had a draft."""
+    """Plays rounds in which `accepted` nodes are accepted; returns the rounds that drafted."""
     took = []
     for number in range(rounds):
         if chosen.drafts():
@@ -77,11 +77,11 @@ def test_a_fixed_size_is_drafted_whatever_it_brings() -> None:
 
 
 def test_what_one_request_learned_the_next_one_knows() -> None:
-    """Also that the last try was short ago."""
+    """The next request also knows that the last try was recent."""
     gains = Gains()
     drafted(choice(gains), 500, accepted=0, draft_ns=DEAR_NS)
     assert len(drafted(choice(gains), 60, accepted=0, draft_ns=DEAR_NS)) <= 1
-    others = gains.of(PROMPT_LOOKUP, 1.0, 0.0)  # of another temperature nothing is known
+    others = gains.of(PROMPT_LOOKUP, 1.0, 0.0)  # nothing is known at another temperature
     assert len(drafted(DraftChoice(controller(), others), 60, accepted=3, draft_ns=0)) == 60
 
 
@@ -92,7 +92,7 @@ def test_a_request_begins_with_what_forwards_of_the_draft_model_cost() -> None:
 
 
 def test_among_others_smaller_drafts_than_before_are_thought_of() -> None:
-    """Nodes that many wait for are dear, and the drafts remembered are those of quieter times."""
+    """Nodes that many sessions wait for are expensive; recorded drafts are of quieter times."""
     cost = VerifyCost((CostPoint(1, PLAIN_NS), CostPoint(65, 9 * PLAIN_NS)))
     controller = Controller(max_nodes=8, verify_cost=cost)
     gain = Gains().of(PROMPT_LOOKUP, 0.0, 0.0)
@@ -107,7 +107,7 @@ def test_among_others_smaller_drafts_than_before_are_thought_of() -> None:
 
 
 class FakeDrafter:
-    """Opens at once, and is due when a test says so."""
+    """A drafter that opens sessions at once; the test sets the rest."""
 
     def __init__(self) -> None:
         self.asked_for = False
@@ -127,7 +127,7 @@ class FakeDrafter:
 
 
 def model_choice(draft_ns: float, left: int, gains: Gains | None = None) -> ModelChoice:
-    """For a prompt of 100 tokens, which takes the draft model 10 rounds' time."""
+    """The choice for a prompt of 100 tokens, whose prefill takes the time of 10 rounds."""
     known: Any = FakeDrafter()
     costs = cost_line((CostPoint(1, PLAIN_NS // 10),))
     gain = (gains or Gains()).of(SPECULATIVE, 0.0, draft_ns)
@@ -140,7 +140,7 @@ PROMPT = [1] * 100
 
 
 def test_the_first_draft_is_waited_for_no_longer_than_it_is_worth() -> None:
-    """Prefilling takes ten rounds, and twice that would be waited for if it were worth it."""
+    """Prefilling takes ten rounds; twice that would be waited for if it were worth it."""
     model = model_choice(CHEAP_NS, left=400)
     model.open(PROMPT)
     known: Any = model.drafter
@@ -199,7 +199,7 @@ def test_a_session_that_was_opened_for_a_try_is_tried_once() -> None:
 
 
 def test_who_opened_a_session_for_a_try_tries_it_whenever_others_did() -> None:
-    """The prompt was prefilled for that."""
+    """The prompt was prefilled for the try, so it is made even if others tried recently."""
     gains = Gains()
     other = model_choice(DEAR_NS, left=400, gains=gains)
     other.drafter.open(PROMPT)
@@ -210,7 +210,7 @@ def test_who_opened_a_session_for_a_try_tries_it_whenever_others_did() -> None:
 
 
 def test_where_no_drafter_was_there_to_open_a_session_the_round_still_asks() -> None:
-    """That it failed is to be counted."""
+    """The failed request for a draft has to be counted."""
     model = model_choice(CHEAP_NS, left=400)
     model.drafter.open = lambda committed, waits_s=None: None  # type: ignore[method-assign]
     assert model.asks(PROMPT)
@@ -218,7 +218,7 @@ def test_where_no_drafter_was_there_to_open_a_session_the_round_still_asks() -> 
 
 @pytest.mark.parametrize("loss", [0.5, 2.5, 6.0])
 def test_a_try_of_the_model_that_costs_more_is_made_less_often(loss: float) -> None:
-    """A first guess of 1.2 accepted tokens, in the time of that and the loss."""
+    """An initial estimate of 1.2 accepted tokens, in the time of those and the loss."""
     model = model_choice((USUAL_TOKENS + loss) * PLAIN_NS / USUAL_FORWARDS, left=400)
     model.drafter.open(PROMPT)
     asked = [number for number in range(600) if model.asks(PROMPT)]
@@ -230,7 +230,7 @@ def test_a_try_of_the_model_that_costs_more_is_made_less_often(loss: float) -> N
 
 
 def test_what_one_of_many_tries_all_know() -> None:
-    """So each of them tries more rarely."""
+    """All sessions learn from a try, so each of them tries less often."""
     gaps = []
     for sessions in (1, 4):
         model = model_choice((USUAL_TOKENS + 0.5) * PLAIN_NS / USUAL_FORWARDS, left=400)
@@ -243,7 +243,7 @@ def test_what_one_of_many_tries_all_know() -> None:
 
 
 def test_on_the_targets_processors_a_draft_costs_what_all_bring_in() -> None:
-    """Its work, that is: what it waits for others is its request's own time."""
+    """Only the draft's own work counts: waiting for others is its request's own time."""
     cost = VerifyCost((CostPoint(1, PLAIN_NS), CostPoint(32, PLAIN_NS)))
     gain = Gains().of(SPECULATIVE, 0.0, 0.0)
     for waited_ns in (300, 700, 500, 400, 600) * 4:
@@ -269,7 +269,7 @@ def test_among_others_a_session_is_opened_for_more_where_prefilling_keeps_them_w
 
 
 def test_a_try_does_without_the_model_where_free_sources_promise_much() -> None:
-    """Eight tokens that come for nothing: the model's time costs more than in its first round."""
+    """Eight tokens come free, so the model's time costs more than in its first round."""
     model = model_choice(DEAR_NS, left=400)
     model.drafter.open(PROMPT)
     assert model.asks(PROMPT)
@@ -279,7 +279,7 @@ def test_a_try_does_without_the_model_where_free_sources_promise_much() -> None:
 
 
 def test_a_round_that_does_not_pay_is_no_try_right_after_one_that_did() -> None:
-    """There is nothing to be learned that the round before has not told."""
+    """The round before has told all that a try could show."""
     model = model_choice(CHEAP_NS, left=400)
     model.drafter.open(PROMPT)
     for _ in range(20):
@@ -289,7 +289,7 @@ def test_a_round_that_does_not_pay_is_no_try_right_after_one_that_did() -> None:
 
 
 def test_a_drafter_that_phrases_outdo_is_asked_now_and_then() -> None:
-    """Or nobody would learn that it does better by now."""
+    """Otherwise an improvement of the drafter would never be noticed."""
     model = model_choice(CHEAP_NS, left=400)
     model.drafter.open(PROMPT)
     offer = Offer(tokens=4.0, nodes=4)
@@ -298,7 +298,7 @@ def test_a_drafter_that_phrases_outdo_is_asked_now_and_then() -> None:
 
 
 def test_a_draft_model_that_looked_dear_is_soon_found_out() -> None:
-    """As one does whose costs were measured on a busy machine."""
+    """A draft model's cost may have been measured on a busy machine."""
     model = model_choice(DEAR_NS, left=10_000)
     model.drafter.open(PROMPT)
     asked = []
@@ -310,7 +310,7 @@ def test_a_draft_model_that_looked_dear_is_soon_found_out() -> None:
 
 
 def test_what_drafts_take_beside_their_forwards_is_soon_known() -> None:
-    """For other requests too; not from one in which something stood still."""
+    """Other requests know it too; one slow outlier is ignored."""
     gains = Gains()
     chosen = choice(gains, draft_ns=CHEAP_NS)
     for took in (100 * DEAR_NS, DEAR_NS, DEAR_NS):
@@ -321,7 +321,7 @@ def test_what_drafts_take_beside_their_forwards_is_soon_known() -> None:
 
 
 def test_what_free_sources_offer_counts_by_what_it_is_more_or_less_than_usual() -> None:
-    """Of rounds with such an offer the accepted tokens are known already."""
+    """The accepted tokens of rounds with such an offer are known already."""
     offered, alone = (Gains().of(PROMPT_LOOKUP, 0.0, 0.0) for _ in range(2))
     for _ in range(400):
         offered.observe(3, 4, 0, Offer(2.0))
@@ -332,7 +332,7 @@ def test_what_free_sources_offer_counts_by_what_it_is_more_or_less_than_usual() 
 
 
 def test_no_fewer_tokens_than_none_are_expected() -> None:
-    """Where phrases have promised much and nothing came of it."""
+    """The expected tokens are never negative, even if phrases promised much in vain."""
     gain = Gains().of(PROMPT_LOOKUP, 0.0, 0.0)
     for _ in range(400):
         gain.observe(0, 4, 0, Offer(9.0))
@@ -340,7 +340,7 @@ def test_no_fewer_tokens_than_none_are_expected() -> None:
 
 
 def test_a_draft_behind_a_large_offer_is_a_large_one() -> None:
-    """It was priced like a usual one, so that the draft model looked cheap where texts repeat."""
+    """Such a draft used to be priced as a usual one: on repetitive text it looked cheap."""
     cost = VerifyCost((CostPoint(1, PLAIN_NS), CostPoint(33, 2 * PLAIN_NS)))
     prices = Controller(max_nodes=32, verify_cost=cost)
     gain = Gains().of(PROMPT_LOOKUP, 0.0, 0.0)

@@ -1,4 +1,4 @@
-"""Options become the request that they name; the retry policy is a value."""
+"""The client's options become the fields of a request; the retry policy is a value."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_every_option_reaches_one_field() -> None:
 
 
 def test_every_field_is_an_option_or_a_value_of_its_own() -> None:
-    """A field that is added must be reachable, or be named here."""
+    """A new field must be reachable by an option, or be listed here."""
     fields = {
         field.name
         for kind in (SamplingParameters, GenerationParameters)
@@ -41,8 +41,8 @@ def test_every_field_is_an_option_or_a_value_of_its_own() -> None:
     }
     assert fields - set(Options.__annotations__) == {
         "text", "token_ids", "sampling", "speculation",
-        "bans",  # the orchestrator makes them of others
-        "ends_itself",  # HTTP chats alone
+        "bans",  # the orchestrator derives them from other fields
+        "ends_itself",  # only for chats over HTTP
     }  # fmt: skip
 
 
@@ -146,7 +146,7 @@ def test_a_prompt_of_a_wrong_kind_is_named(prompt: Any) -> None:
 
 
 def test_none_is_what_was_not_said() -> None:
-    """In a request too, whose own words stay."""
+    """Options of None change nothing, not even the values of a given request."""
     nothing: Any = dict.fromkeys(Options.__annotations__)
     assert parameters("x", nothing) == parameters("x", {})
     base = GenerationParameters(text="x", seed=3, max_tokens=5, tenant="t", stop=("a",))
@@ -206,7 +206,7 @@ def test_a_policy_that_makes_no_sense_is_refused(mistake: dict[str, Any]) -> Non
 
 
 async def test_waits_grow_up_to_their_limit_and_follow_the_server() -> None:
-    """Four failures: 1, 2 and 3 (the limit) seconds and up to one more, then what was asked for."""
+    """Four failures: 1, 2 and 3 (the limit) seconds with up to one more, then the server's hint."""
     waits: list[float] = []
 
     async def sleep(seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""What is compiled and kept on disk is never older than what it is made of."""
+"""Compiled functions cached on disk are never older than what they are made of."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def times(typing, number):
 
 
 def run(folder: Path) -> tuple[int, int]:
-    """What another process has the compiled function say, and how often it was on disk."""
+    """The result of the compiled function in another process, and its number of cache hits."""
     said = "import caller; print(caller.result(7), caller.hits())"
     made = subprocess.run(
         [sys.executable, "-c", said], cwd=folder, capture_output=True, text=True, check=True
@@ -91,7 +91,7 @@ def run(folder: Path) -> tuple[int, int]:
 def test_what_is_kept_is_renewed_when_what_it_calls_changes(
     tmp_path: Path, way: str, caller: str
 ) -> None:
-    """Drafts in one call kept an old layout of forwards, which they name by its module."""
+    """Compiled drafts used to keep an old layout of forwards, whose module they name."""
 
     def write(**what: int) -> None:
         said = {"times": 2, "factor": 3, "step": 4} | what
@@ -126,7 +126,7 @@ def test_what_is_kept_is_renewed_when_a_constant_changes(tmp_path: Path, caller:
 
 
 def test_what_is_kept_is_renewed_when_fields_change_places(tmp_path: Path) -> None:
-    """Numba tells tuples apart by their types alone."""
+    """Numba distinguishes tuples only by the types of their fields."""
     (tmp_path / "caller.py").write_text(READER, encoding="utf-8")
     for first, second in (("more", "less"), ("less", "more")):
         said = FIELDS.format(first=first, second=second)

@@ -1,4 +1,4 @@
-"""What goes over the wire comes back the same; errors leave with the documented status."""
+"""Values survive the wire unchanged; errors leave with their documented status."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_verdicts(
 
 
 def test_a_drafter_gets_of_a_verdict_what_it_reads() -> None:
-    """Eight successors of every node are the larger part of a verdict, and no draft's business."""
+    """Eight successors per node are most of a verdict, and drafting does not use them."""
     said = (TokenLogprobs(3, -0.5, ((3, -0.5),)),)
     verdict = Verdict((0,), (3, 4), 3, (4,), False)
     whole = dataclasses.replace(verdict, successor_ids=(7, 8), logprobs=said)
@@ -100,7 +100,7 @@ def test_unset_filters_are_off() -> None:
 
 @pytest.mark.parametrize("name", NEVER_ZERO)
 def test_a_zero_that_was_said_is_no_unset_filter(name: str) -> None:
-    """Once it switched the filter off."""
+    """An explicit 0 is refused. It used to switch the filter off."""
     said: dict[str, Any] = {name: 0.0}
     message = over_the_wire(pb.SamplingParameters(**said))
     with pytest.raises(errors.InvalidInput, match=f"{name}: must be above 0"):
@@ -124,7 +124,7 @@ def test_bans() -> None:
 def test_more_parts_than_any_rule_allows_are_not_read(
     field: str, sampling: dict[str, Any], speculation: dict[str, Any]
 ) -> None:
-    """Sixteen megabytes of empty ones kept every stream of an orchestrator for seconds."""
+    """Sixteen megabytes of empty parts used to block all streams of an orchestrator for seconds."""
     said = generation_pb2.GenerationParameters(sampling=sampling, speculation=speculation)
     with pytest.raises(InvalidInput) as caught:
         convert.parameters_from_pb(said)

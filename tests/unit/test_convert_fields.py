@@ -1,4 +1,4 @@
-"""No field is forgotten on the wire: each is set unlike its default, and comes back."""
+"""No field is forgotten on the wire: each is set unlike its default and comes back."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ EVERY = [
     (ACCESS, convert_speculation.access_to_pb, convert_speculation.access_from_pb),
     (WISHES, convert.parameters_to_pb, convert.parameters_from_pb),
 ]
-# Of two ways to say the prompt the other one, and what chats over HTTP alone ask for.
+# The other way to give the prompt, and a field that only chats over HTTP set.
 UNSAID = {"GenerationParameters.token_ids", "GenerationParameters.ends_itself"}
 
 
@@ -132,7 +132,7 @@ def over_the_wire(message: Any) -> Any:
 
 
 def forgotten(value: Any) -> Iterator[str]:
-    """Names of the fields, nested ones too, that have what they have when nobody sets them."""
+    """Names of the fields, nested ones too, that still have their defaults."""
     if isinstance(value, tuple | list):
         for part in value:
             yield from forgotten(part)

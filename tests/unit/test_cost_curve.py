@@ -43,14 +43,14 @@ def milliseconds(curve: CostCurve) -> dict[Place, float]:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
-    """Room for 1024 tokens and more."""
+    """A model with room for more than 1024 tokens."""
     config = llama_config(max_position_embeddings=1100)
     return load_model(save_model(tmp_path_factory.mktemp("long"), config))
 
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measures everything, however busy the machine is."""
+    """Measures everything, even on a busy machine."""
     monkeypatch.setattr(cost_measurement, "TOTAL_NS", 10**12)
 
 
@@ -97,7 +97,7 @@ def test_a_slow_model_is_measured_at_few_points(
     monkeypatch.setattr(model, "forward", counted)
     points = cost_measurement.measure(model)
     assert places(points) == [(1, 128, 1), (1, 128, 8), (1, 128, 32)]
-    warming = 2 + len(points)  # what prefills, what decodes, and every point's first
+    warming = 2 + len(points)  # one for prefill, one for decoding, and the first run of every point
     assert calls == [1] * (warming + len(points) * cost_measurement.FEWEST_REPEATS)
 
 
@@ -118,7 +118,7 @@ def test_the_nearest_line_that_never_falls(
 
 
 def test_a_busy_moment_is_over_for_sizes_that_do_not_run_any_more() -> None:
-    """What they seem to cost may be why they do not run."""
+    """Inflated costs may be the very reason why those sizes do not run."""
     curve = CostCurve(MEASURED)
     for _ in range(100):
         curve.observe(1, 0, 1, 80 * MS)
@@ -151,7 +151,7 @@ def test_more_tokens_never_cost_less() -> None:
 def test_a_point_counts_by_the_forwards_that_have_shown_it(
     rows: int, taken: int, level: float
 ) -> None:
-    """A larger forward seemed to take less time: what was seen more often is believed more."""
+    """A larger forward seemed to take less time; what was seen more often is trusted more."""
     curve = CostCurve((CostPoint(1, 12 * MS), CostPoint(4, 6 * MS)))
     for _ in range(30):
         curve.observe(rows, 0, 1, taken * MS)  # as expected: nothing is corrected
@@ -221,7 +221,7 @@ def test_prefills_correct_nothing_and_nothing_is_corrected_before_measuring() ->
 
 
 def test_forwards_of_the_model_correct_its_curve(model: LanguageModel) -> None:
-    measured = 60_000 * MS  # far slower than this model is
+    measured = 60_000 * MS  # far slower than this model
     model.costs = CostCurve((CostPoint(1, measured, 128),))
     slot = model.acquire()
     for _ in range(20):

@@ -35,7 +35,7 @@ def by_torch(logits: Tensor, noise: list[Tensor], temperature: float, count: int
 @pytest.mark.parametrize("temperature", [0.05, 0.7, 1.0, 2.0])
 @pytest.mark.parametrize("vocabulary", SIZES)
 def test_scores_are_torchs_to_the_bit(vocabulary: int, temperature: float) -> None:
-    """So the tokens of a text do not depend on whether the kernel fits."""
+    """The tokens of a text then do not depend on whether the kernel fits."""
     logits, noise = random_rows(5, vocabulary)
     count = min(6, vocabulary)
     ours = cpu_choice.choose(logits, noise, temperature, count)
@@ -52,7 +52,7 @@ def test_scores_are_torchs_to_the_bit(vocabulary: int, temperature: float) -> No
 
 @pytest.mark.parametrize("vocabulary", SIZES)
 def test_logits_are_ranked_as_they_are(vocabulary: int) -> None:
-    """Of rows that end within a vector nothing behind them is looked at."""
+    """Rows that end inside a vector do not read what lies after them."""
     whole, _ = random_rows(4, vocabulary + 5)
     whole[:, vocabulary:] = 100.0
     count = min(4, vocabulary)
@@ -63,7 +63,7 @@ def test_logits_are_ranked_as_they_are(vocabulary: int) -> None:
 
 
 def test_the_first_of_equals_wins() -> None:
-    """As with torch's arg max; in bfloat16 ties are common."""
+    """Ties are common in bfloat16; the first token wins, as with torch's argmax."""
     logits = torch.tensor([[1.0, 3.0, 3.0, 2.0, 3.0, *[0.0] * 20, 3.0]])
     assert cpu_choice.choose(logits, (), 1.0, 1).token_ids == [[1]]
     assert cpu_choice.choose(logits, (), 1.0, 5).token_ids == [[1, 2, 4, 25, 3]]
@@ -71,7 +71,7 @@ def test_the_first_of_equals_wins() -> None:
 
 
 def test_rows_may_be_apart() -> None:
-    """Logits of a batch of sessions are parts of one matrix."""
+    """The logits of a batch of sessions are parts of one matrix."""
     logits, noise = random_rows(6, 40)
     apart = logits[::2, :33]
     ours = cpu_choice.choose(apart, [row[:33] for row in noise[:3]], 0.5, 2)
@@ -80,14 +80,14 @@ def test_rows_may_be_apart() -> None:
 
 
 def test_rows_are_shared_among_threads() -> None:
-    """Many long rows are worth a team."""
+    """Many long rows are worth several threads."""
     logits, noise = random_rows(24, 32003)
     ours = cpu_choice.choose(logits, noise, 0.8, 3)
     assert ours.token_ids == by_torch(logits, noise, 0.8, 3).token_ids
 
 
 def test_what_is_excluded_has_no_share() -> None:
-    """Nor has anything where everything is."""
+    """If everything is excluded, nothing has a share."""
     logits = torch.full((2, 19), EXCLUDED)
     logits[0, 7] = 2.0
     ours = cpu_choice.choose(logits, (), 1.0, 3)
@@ -96,7 +96,7 @@ def test_what_is_excluded_has_no_share() -> None:
 
 
 def test_successors_are_the_greatest_logits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Best first, as many as there are at most."""
+    """Best first, and no more than there are."""
     logits, _ = random_rows(3, 50)
     ours = likeliest(logits, 8), likeliest(logits[:, :5], 8)
     monkeypatch.setattr(cpu_choice, "fits", lambda _: False)
@@ -116,7 +116,7 @@ def test_successors_are_the_greatest_logits(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_sampler_chooses_alike_with_it_and_without(
     parameters: SamplingParameters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With every kind of parameter."""
+    """The same choices with the compiled kernel and with torch, for every kind of parameter."""
     sampler = Sampler(parameters, 97, torch.device("cpu"))
     sampler.observe_prompt([3, 4, 5])
     logits, _ = random_rows(4, 97, seed=1)
@@ -126,6 +126,6 @@ def test_a_sampler_chooses_alike_with_it_and_without(
     assert chosen == sampler.choose(*asked) == best.firsts
     torchs = sampler.best(*asked, count=4)
     np.testing.assert_allclose(best.shares(), torchs.shares(), rtol=2e-5, atol=1e-9)
-    # Which tokens stand for those that are excluded does not matter.
+    # It does not matter which tokens take the places of excluded ones.
     there = np.array(best.shares()) > 0
     assert np.array_equal(np.array(best.token_ids)[there], np.array(torchs.token_ids)[there])

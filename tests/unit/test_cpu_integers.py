@@ -1,7 +1,7 @@
-"""Weights of eight bits and four against their definition, bit for bit.
+"""Eight- and four-bit weights against their definition, bit for bit.
 
-That is exact sums of integers, scaled. No order of summation is part of it: it is the same on every
-CPU.
+That is exact sums of integers, scaled. The order of summation does not matter, so results are the
+same on every CPU.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.support.toy_model import load_model, save_model
 
 needs_kernel = pytest.mark.skipif(cpu_linear.UNIT is None, reason="no kernel for this machine")
 DTYPES = (torch.bfloat16, torch.float32)
-SPAN, GROUP = 512, 128  # of k that a row's scale holds for: beside weights of eight bits, of four
+SPAN, GROUP = 512, 128  # values of k per scale, with eight- and with four-bit weights
 LARGEST = {8: (127, -127), 4: (7, -8)}
 every_format = pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
 
@@ -46,9 +46,9 @@ def inference() -> Iterator[None]:
 
 
 def by_definition(x: Tensor, weight: Quantized, bias: Tensor) -> Tensor:
-    """Each span of a row in integers: of 16 bits, of which the largest takes 15, or up to 127.
+    """Each span of a row in integers: 16 bits, of which the largest value takes 15, or up to 127.
 
-    Double precision holds a product of two float32, and the sum's low bits matter in ties alone.
+    Double precision holds a product of two float32; the low bits of the sum matter in ties only.
     """
     total = bias.float().repeat(len(x), 1)
     span = SPAN if weight.format.weights == 8 else GROUP
@@ -106,7 +106,7 @@ def test_the_largest_sums_do_not_overflow(form: Format) -> None:
 def test_the_smallest_values_and_those_that_are_no_numbers(
     dtype: torch.dtype, form: Format
 ) -> None:
-    """A row's are its own affair; infinities are named as what cannot be computed."""
+    """Such values affect only their own row; rows with infinities give NaN."""
     weight, bias = random_layer(64, 1024, dtype)
     matrix = quantized(weight, form)
     packed = PackedLinear(matrix, bias, dtype)
@@ -149,7 +149,7 @@ def test_quantizing_rounds_each_output_by_its_own_scale() -> None:
 
 
 def test_four_bits_have_a_scale_for_every_group() -> None:
-    """Of three groups the last is shorter. What a scale does not reach is cut off."""
+    """Of three groups the last is shorter. Values beyond the range of a scale are clipped."""
     weight = torch.randn(70, 2 * GROUP + 48) * torch.logspace(-6, 6, 70)[:, None]
     weight[7] = 0
     weight[9, GROUP : 2 * GROUP] *= 1000
@@ -177,7 +177,7 @@ def test_four_bits_have_a_scale_for_every_group() -> None:
 def test_weights_that_came_in_four_bits_stay_what_they_were(
     dtype: torch.dtype, end: int, most: int
 ) -> None:
-    """Where a group reaches an end of the range, as checkpoints have it, its scale is found."""
+    """If a group's values reach an end of the range, as in checkpoints, its scale is found."""
     values = torch.randint(1 - most, most, (40, 3 * GROUP), dtype=torch.int8)
     values[:, ::GROUP] = end
     scales = torch.rand(40, 3) + 0.01
@@ -196,7 +196,7 @@ def test_torch_multiplies_as_the_matrix_says(dtype: torch.dtype, form: Format) -
     x = torch.randn(5, 64).to(dtype)
     given = rounded(x) if form.activations == 8 else x
     wanted = given.float() @ matrix.dense.T + bias
-    near = 2.0 if form.weights == 8 else 8.0  # one scale, or of every group: then weights round too
+    near = 2.0 if form.weights == 8 else 8.0  # one scale, or one per group: weights round too
     torch.testing.assert_close(layer(x), wanted.to(dtype), rtol=2**-7, atol=near)
     if dtype in DTYPES and packable(matrix.values):
         packed = PackedLinear(matrix, bias, dtype)
@@ -251,7 +251,7 @@ def test_a_head_has_eight_bits_at_least() -> None:
 def test_a_model_says_the_same_through_torch_as_through_the_kernel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quantization: str
 ) -> None:
-    """As other devices run it; and what it says is near to what the whole model says."""
+    """Other devices run it through torch; both are near the logits of the unquantized model."""
     folder = save_model(tmp_path)
     text = [5 + 7 * place % 90 for place in range(40)]
 

@@ -1,8 +1,8 @@
 """The packed kernel against its definition, bit for bit: a chain of float32 fused multiply-adds.
 
 A product of two bfloat16 is exact in float32, so there the chain is a plain running sum. Where the
-processor multiplies pairs (AVX512-BF16) or tiles (AMX) the order along k is its own; there the sums
-are compared within rounding, and all else as strictly. Integers: `test_cpu_integers`.
+processor multiplies pairs (AVX512-BF16) or tiles (AMX), it has its own order along k; there sums
+are compared within rounding, and all else as strictly. For integers see `test_cpu_integers`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def unit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.fixture(autouse=True)
 def two_threads() -> Iterator[None]:
-    """More than one thread, whatever the machine; the number is restored after the test."""
+    """Two threads, whatever the machine; the number is restored after the test."""
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     torch.manual_seed(0)
@@ -59,13 +59,13 @@ def running_sum(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def packed_layer(outputs: int, depth: int, dtype: torch.dtype, form: Format | None) -> PackedLinear:
-    """Quantized where a form is given."""
+    """A packed layer, quantized if a format is given."""
     weight, bias = random_layer(outputs, depth, dtype)
     return PackedLinear(quantized(weight, form) if form else weight, bias, dtype)
 
 
 def in_own_order(depth: int) -> bool:
-    """Whether the processor adds products of bfloat16 in an order of its own."""
+    """Whether the processor adds products of bfloat16 in its own order."""
     unit = cpu_linear.UNIT
     return unit is not None and (unit.dots or (unit.tiles and depth % 32 == 0))
 
@@ -134,9 +134,9 @@ def test_more_rows_than_are_taken_at_once(depth: int, form: Format | None) -> No
 def test_a_gated_product(
     rows: int, dtype: torch.dtype, form: Format | None, has_next: bool
 ) -> None:
-    """In place of the outputs: SiLU of their first half times their second, in one call.
+    """SiLU of the outputs' first half times their second half, in one call.
 
-    Which matrix comes next says what is fetched meanwhile and changes nothing.
+    The next matrix only says what is prefetched and changes no result.
     """
     width, depth = 3 * 64, 592
     packed = packed_layer(2 * width, depth, dtype, form)
@@ -168,7 +168,7 @@ def test_narrow_vectors_give_the_same_bits(
 
 @needs_kernel
 def test_torch_multiplies_as_before_beside_the_kernel() -> None:
-    """Guards the configuration of the tiles, which torch's kernels use in the same threads."""
+    """Guards the tile configuration, which torch's kernels use in the same threads."""
     weight, bias = random_layer(512, 256)
     packed = PackedLinear(weight, bias)
     x = torch.randn(40, 256).bfloat16()
@@ -185,7 +185,7 @@ def test_rounding_to_bfloat16_is_torchs() -> None:
     x = torch.tensor(
         [[1, tie], [1 + 2 * tie, tie], [large, large], [-large, -large], [0, -0.0]]
     ).bfloat16()
-    if not in_own_order(2):  # which takes subnormal values for zeros
+    if not in_own_order(2):  # which treats subnormal values as zeros
         x = torch.cat([x, torch.tensor([[1e-40, 0]]).bfloat16()])
     x = torch.cat([x, torch.tensor([[torch.nan, 1.0], [torch.inf, -torch.inf]]).bfloat16()])
     expected = (x[:, :1].float() + x[:, 1:].float()).bfloat16()
@@ -226,7 +226,7 @@ def test_a_copy_outlives_the_original() -> None:
 
 
 class TiedModel(nn.Module):
-    """Layers of which one cannot be packed, and a head tied to the embedding."""
+    """A layer that cannot be packed among others, and a head tied to the embedding."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -256,7 +256,7 @@ def test_replacing_keeps_the_model_and_frees_what_it_replaced() -> None:
 
 
 def test_without_llvmlite_torch_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also what a CPU without the vector instructions, or another architecture, gets."""
+    """So it is on CPUs without the vector instructions, and on other architectures."""
     import draftloop.runtime
 
     monkeypatch.setitem(sys.modules, KERNEL, None)

@@ -1,4 +1,4 @@
-"""What a padded step is told of its rows, against the masks that attention has else."""
+"""The inputs of a padded step against the masks that attention uses otherwise."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def forward(slot: Slot, committed: int, parents: list[int]) -> Forward:
 
 
 def shown(planned: Plan, row: int) -> list[int]:
-    """The places of the slot that a row sees, in the order of their positions in its text."""
+    """The places in the slot that a row sees, in the order of their positions in its text."""
     seen, known = int(planned.table[SEEN, row]), int(planned.table[PREFIX, row])
     places = list(range(min(seen, known)))
     if seen > known:
@@ -85,7 +85,7 @@ trees = st.integers(0, 12).flatmap(
 def test_a_row_sees_its_own_text_by_position(
     prompts: list[int], committed: list[int], first: list[list[int]], more: list[int]
 ) -> None:
-    """Prompts, rounds with a draft, and drafts that grow over several forwards."""
+    """Prompts, rounds with a draft, and drafts that grow over several forward passes."""
     cache = empty_cache()
     slots = [cache.acquire(WIDTH) for _ in prompts]
     batch = lay_out([forward(slot, count, []) for slot, count in zip(slots, prompts, strict=True)])
@@ -120,13 +120,13 @@ def test_rows_go_up_in_steps_and_padding_sees_nothing() -> None:
 
 
 class Stream(NamedTuple):
-    """Of a GPU."""
+    """A stream of a GPU."""
 
     device: torch.device
 
 
 class Event:
-    """As CUDA's: it is of the device of the first stream that it is recorded in."""
+    """Like CUDA's event: it belongs to the device of the first stream that records it."""
 
     def __init__(self) -> None:
         self._device: torch.device | None = None
@@ -138,11 +138,11 @@ class Event:
         self._device = device
 
     def synchronize(self) -> None:
-        """At once."""
+        """Returns at once."""
 
 
 def test_tables_go_up_to_other_gpus_than_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first is made where the model is; a step goes to the model's GPU before it sends one."""
+    """The first table is made on the model's GPU; a step selects that GPU before it sends one."""
     first, second = torch.device("cuda:0"), torch.device("cuda:1")
     threads = first
     zeros = torch.zeros

@@ -26,7 +26,7 @@ from orchestrator.drafting import Drafting, ModelDrafting
 from orchestrator.figures import SpeculationFigures
 from orchestrator.gains import Gain, SharedGain
 
-# Up to four nodes are free, then the forward takes three times as long, up to any number.
+# Up to four nodes cost nothing more; beyond, any number takes three times as long.
 STAIRS = VerifyCost(
     (CostPoint(1, 1000), CostPoint(5, 1000), CostPoint(6, 3000), CostPoint(64, 3000))
 )
@@ -39,7 +39,7 @@ def controller(*, fixed: bool = False, whole: bool = False) -> Controller:
 
 
 class Drafter:
-    """Drafts eight tokens of which four are likely."""
+    """Drafts eight tokens, four of them likely."""
 
     asked_for = is_due = is_ready = True
 
@@ -51,14 +51,14 @@ class Drafter:
 
 
 class Copies:
-    """The same from the text."""
+    """The same draft as a source from the text."""
 
     def propose(self, committed: Sequence[int], budget: DraftBudget) -> DraftTree:
         return Drafter(COPIED).tree
 
 
 def proposed(prices: Controller, *, phrases: bool = False) -> Draft:
-    """By a drafter, or by phrases that promise more than it usually brings."""
+    """The draft of a drafter, or of phrases that promise more than it usually brings."""
     drafter: Any = Drafter()
     gain = Gain(SharedGain(deque([0.0])))
     if phrases:
@@ -87,7 +87,7 @@ def test_a_size_that_the_request_states_is_kept(said: dict[str, bool]) -> None:
 
 
 def test_nodes_without_a_chance_belong_to_a_stated_size() -> None:
-    """A window of `lookahead` needs all of its places."""
+    """A window of `lookahead` needs all of its nodes."""
     hopeless = DraftTree.chain([1, 2], TokenSource.LOOKAHEAD, [0.0, 0.0])
     assert controller(whole=True).select(hopeless).tree == hopeless
     assert controller().select(hopeless).tree == EMPTY_TREE

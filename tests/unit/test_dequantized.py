@@ -1,4 +1,4 @@
-"""Checkpoints with quantized weights: what is served is what their numbers stand for."""
+"""Checkpoints with quantized weights are served with the values that their numbers stand for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.toy_model import load_model
 
 
 def of_kind(name: str) -> Any:
-    """A parameter; the oldest transformers that is allowed skips what it does not read."""
+    """A parameter, skipped if this version of transformers does not read the kind."""
     kind = KINDS[name]
     needed = READ.get(kind.said["quant_method"], VERSION)
     skipped = pytest.mark.skipif(needed > VERSION, reason=f"read by transformers from {needed} on")
@@ -48,7 +48,7 @@ def test_weights_are_what_their_numbers_stand_for(kind: Kind, dtype: str, tmp_pa
 def test_such_a_model_is_served_as_any_other(
     kind: Kind, quantization: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Compared with transformers when it starts, and quantized anew where that is asked for."""
+    """Checked against transformers at the start, and quantized again if requested."""
     expected = save_quantized(tmp_path, kind)
     info = load_model(tmp_path, quantization=quantization).info()
     assert info.quantization == quantization

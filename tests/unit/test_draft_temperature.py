@@ -1,4 +1,4 @@
-"""A draft model is read colder than the request asks of the target, with the same noise."""
+"""A draft model runs at a lower temperature than the request's, with the same noise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draft forwards that do not pay are not run."""
+"""Draft forward passes that do not pay are not run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_first_forward_of_a_draft_says_nothing_about_the_time_of_a_further_o
 
 
 def test_one_late_forward_does_not_end_further_ones_for_good() -> None:
-    """What does not pay is never run: nothing but time could correct what it seems to take."""
+    """A forward that does not pay is not run, so only time can correct its estimated cost."""
     economy, asked = Economy(first_forward_s=0.001), budget(tokens_per_second=400.0)
     economy.observe(0.4, 0.6)
     assert economy.pays(1.0, asked)

@@ -1,4 +1,4 @@
-"""What is said of a draft without nodes: nothing of the draft before it."""
+"""The report on an empty draft does not repeat that of the draft before."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VOCABULARY = 5
 @pytest.mark.parametrize("name", ["speculative", "opt_tree", "fused"])
 @pytest.mark.parametrize(("nodes", "depth"), [(0, 4), (4, 0)])
 def test_an_empty_draft_ends_for_no_reason(name: str, nodes: int, depth: int) -> None:
-    """With depth 0 after a draft of 4 it said: 0 nodes, 4 proposed, ended by their depth."""
+    """An empty draft after one of 4 nodes used to report 4 proposed nodes, ended by depth."""
     model = ScriptedModel(TableModel(VOCABULARY, seed=0).logits, VOCABULARY)
     session = session_of(model, PROMPT, SamplingParameters(temperature=1.0), strategy=name)
     strategy = STRATEGIES[name](session)

@@ -1,4 +1,4 @@
-"""The engine: joint forwards, cancellation, failures that stay where they belong."""
+"""The engine: shared forward passes, cancellation, and failures that stay with their sessions."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def test_waiting_tasks_share_a_forward(engine: Engine) -> None:
     assert [future.result(WAIT_S) for future in futures] == ["a", "b", "c"]
     assert [len(batch) for batch in model.batches] == [3, 3]
     assert timings.batch_size == 3
-    assert timings.forwards == 6  # two for each of the three that booked on it
+    assert timings.forwards == 6  # two for each of the three that waited for it
     assert timings.forward_ns > 0 < timings.queue_ns
 
 
 def test_what_prompts_take_of_a_round_is_told(engine: Engine) -> None:
-    """Of its forward and of what it waited for before, but of others' prompts alone."""
+    """The time that others' prompts take of its forward pass and of the wait before it."""
     model, prompt, beside, behind = FakeModel(), *(ServiceTimings() for _ in range(3))
     gate = Gate(engine)
     tokens, rows = 3 * ROUND_TOKENS, 3 * ROUND_TOKENS + 1
@@ -73,7 +73,7 @@ def test_what_prompts_take_of_a_round_is_told(engine: Engine) -> None:
 
 
 def followed(model: FakeModel, engine: Engine, timings: ServiceTimings) -> Task[Future[str]]:
-    """Somebody asks behind its forward."""
+    """A task that submits another one after its forward pass."""
     yield wish(model)
     return engine.submit(steps(model, 1), timings)
 
@@ -101,7 +101,7 @@ def test_a_full_step_starves_nobody(engine: Engine, monkeypatch: pytest.MonkeyPa
 
 
 def test_rounds_go_on_while_prompts_are_run_one_after_the_other(engine: Engine) -> None:
-    """Taking turns, all of them would have their first tokens when the last one has."""
+    """If they took turns, all would have their first tokens only when the last prompt is done."""
     model = FakeModel()
     model.step_size = StepSize(step.LONGEST_S * 1e9 / 64)
     gate = Gate(engine)
@@ -115,7 +115,7 @@ def test_rounds_go_on_while_prompts_are_run_one_after_the_other(engine: Engine) 
 
 
 def waiting(name: str, seconds: float, left: int) -> Job:
-    """A prompt of which so many tokens are left."""
+    """A prompt with `left` tokens left, which has waited for `seconds`."""
     model, submitted_ns = FakeModel(), time.perf_counter_ns() - round(seconds * 1e9)
     job = Job(steps(model, 1), Future(), ServiceTimings(), submitted_ns)
     job.wish = dataclasses.replace(wish(model, 64, name), left=left)
@@ -124,9 +124,9 @@ def waiting(name: str, seconds: float, left: int) -> Job:
 
 @pytest.mark.parametrize(("jobs", "order"), [
     ([("first", 2.0, 900), ("second", 1.9, 900)], ["first", "second"]),
-    ([("second", 1.9, 900), ("first", 2.0, 400)], ["first", "second"]),  # goes on where it is
+    ([("second", 1.9, 900), ("first", 2.0, 400)], ["first", "second"]),  # it continues where it is
     ([("long", 2.0, 9000), ("short", 1.0, 90)], ["short", "long"]),
-    ([("short", 0.1, 90), ("long", 60.0, 9000)], ["long", "short"]),  # it has waited enough
+    ([("short", 0.1, 90), ("long", 60.0, 9000)], ["long", "short"]),  # it has waited long enough
 ])  # fmt: skip
 def test_whose_prompt_is_next(jobs: list[tuple[str, float, int]], order: list[str]) -> None:
     turns = list(in_turn([waiting(*job) for job in jobs]))
@@ -276,7 +276,7 @@ async def test_an_error_that_nobody_waits_for_any_more_is_not_reported(engine: E
 
 
 def test_an_engine_stops_beside_a_call_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its process could be ended by nobody otherwise."""
+    """Otherwise nothing could end its process."""
     monkeypatch.setattr(engine_module, "LONGEST_END_S", 0.05)
     engine, ended, begun = Engine(), threading.Event(), threading.Event()
 

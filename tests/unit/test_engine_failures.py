@@ -1,4 +1,4 @@
-"""What becomes of an engine whose forwards, copies or extensions fail."""
+"""What happens to an engine whose forward passes, copies or grammars fail."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WAIT_S = 20.0
 
 
 class Broken:
-    """What becomes of an engine: its last error, and how many failed in a row."""
+    """Records each reported end: the error, and how many failed in a row."""
 
     def __init__(self) -> None:
         self.ends: list[tuple[str, int]] = []
@@ -37,7 +37,7 @@ def broken() -> Broken:
 
 @pytest.fixture
 def mortal(broken: Broken) -> Iterator[Engine]:
-    """Tells when it should end."""
+    """An engine that reports when it should end."""
     running = Engine(ruin=Ruin(broken))
     yield running
     running.stop()
@@ -51,7 +51,7 @@ def fails(engine: Engine, model: FakeModel, failure: Exception) -> None:
 
 
 def test_forwards_that_go_on_to_fail_end_the_engine(mortal: Engine, broken: Broken) -> None:
-    """Whoever's they are; one that goes well in between means that the others were at fault."""
+    """Failures of any session count; a success in between shows that sessions were at fault."""
     model = FakeModel()
     for _ in range(MOST_IN_A_ROW - 1):
         fails(mortal, model, RuntimeError("no"))
@@ -65,7 +65,7 @@ def test_forwards_that_go_on_to_fail_end_the_engine(mortal: Engine, broken: Brok
 
 
 def test_requests_that_nobody_could_run_end_no_engine() -> None:
-    """A forward of no request tells them from a service that can run nothing any more."""
+    """A forward of no request distinguishes bad requests from a service that can run nothing."""
     broken, tried = Broken(), FakeModel()
 
     def tries() -> None:
@@ -79,7 +79,7 @@ def test_requests_that_nobody_could_run_end_no_engine() -> None:
     for _ in range(MOST_IN_A_ROW):
         ruin.failed(RuntimeError("this one only"))
     assert not broken.ends
-    tried.failure = Overloaded("all slots are held")  # by the one whose forward fails, too
+    tried.failure = Overloaded("all slots are held")  # held by the one whose forward fails, too
     for _ in range(MOST_IN_A_ROW):
         ruin.failed(RuntimeError("this one only"))
     assert not broken.ends
@@ -113,7 +113,7 @@ def test_mistakes_and_lack_of_memory_end_no_engine(
 
 
 def test_a_ruined_device_ends_it_at_once(mortal: Engine, broken: Broken) -> None:
-    """Found in a forward, or where tokens are chosen."""
+    """A ruined device may be found in a forward pass, or when tokens are chosen."""
     fails(mortal, FakeModel(), torch.AcceleratorError("an illegal memory access"))
 
     def chooses() -> None:
@@ -136,7 +136,7 @@ def renewing(model: FakeModel, renewed: Callable[[], Forward]) -> Task[str]:
 
 
 def test_a_device_that_fails_at_a_copy_fails_one_session(mortal: Engine, broken: Broken) -> None:
-    """What others have computed is copied on the engine's thread, between two forwards."""
+    """Shared prefixes are copied on the engine's thread, between two forward passes."""
 
     def failing() -> Forward:
         raise torch.AcceleratorError("an illegal memory access")
@@ -152,7 +152,7 @@ def test_a_device_that_fails_at_a_copy_fails_one_session(mortal: Engine, broken:
 
 
 class Panic(BaseException):
-    """As of a library in Rust."""
+    """An error like the panics of libraries written in Rust."""
 
 
 def test_a_panic_is_the_failure_of_one_session(mortal: Engine, broken: Broken) -> None:
@@ -177,7 +177,7 @@ def test_a_panic_is_the_failure_of_one_session(mortal: Engine, broken: Broken) -
 
 
 def test_an_engine_that_cannot_go_on_tells_whoever_waits(broken: Broken) -> None:
-    """A fault of the engine's own, and what no forward may raise."""
+    """A failure of the engine itself, with an error that no forward pass may raise."""
     engine, model = Engine(ruin=Ruin(broken)), FakeModel()
     model.failure = cast(Exception, Panic("poisoned"))
     gate = Gate(engine)

@@ -1,4 +1,4 @@
-"""Variables of the environment: every name of ours is somebody's, or is refused."""
+"""Environment variables: every name with our prefix is known to some role, or refused."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_all_such_names_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("role", KINDS)
 def test_what_others_read_is_left_to_them(monkeypatch: pytest.MonkeyPatch, role: str) -> None:
     for other in KINDS.keys() - {role}:
-        monkeypatch.setenv(f"DRAFTLOOP_{other.upper()}_LISTNE", "x")  # which the other refuses
+        monkeypatch.setenv(f"DRAFTLOOP_{other.upper()}_LISTNE", "x")  # the other role refuses it
     for name in environment.SHARED:
         monkeypatch.setenv(name, "memory://")
     monkeypatch.setenv("DRAFTLOOPS_MODEL", "x")
@@ -100,7 +100,7 @@ def test_what_others_read_is_left_to_them(monkeypatch: pytest.MonkeyPatch, role:
 def test_links_to_services_stop_nobody(
     monkeypatch: pytest.MonkeyPatch, role: str, service: str
 ) -> None:
-    """What Kubernetes and Docker put into every container beside such a service."""
+    """Variables that Kubernetes and Docker set in every container beside such a service."""
     port = f"{service}_PORT_50052_TCP"
     for name, value in {
         f"{service}_SERVICE_HOST": "10.0.0.1",
@@ -145,7 +145,7 @@ def test_a_bad_url_for_everybody_is_told_without_its_secret(
 
 
 def test_the_list_is_whole() -> None:
-    """What is written anywhere in the repository can be set without stopping a role."""
+    """Every name that the repository mentions can be set without stopping a role."""
     assert environment.PROBE_TLS == health.VARIABLES
     assert set(environment.ROLES) == set(DEFAULT_PORTS)
     files = [ROOT / name for name in ("README.md", "Makefile", "docker-compose.yml")]

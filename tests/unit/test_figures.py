@@ -1,4 +1,4 @@
-"""Figures of several choices are added up, all of them, and HTTP tells what gRPC tells."""
+"""Figures of several choices are summed completely, and HTTP reports the same as gRPC."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OTHER = dataclasses.replace(
 
 
 def test_every_figure_is_added() -> None:
-    """Of several choices, nodes proposed and acceptances promised were left out."""
+    """Proposed nodes and expected acceptances of several choices used to be left out."""
     before, total = copy.deepcopy(ONE), ONE + OTHER
     assert total == SpeculationFigures(
         rounds=2, draft_tokens=4, accepted_tokens=6, round_tokens=8, draft_forwards=10,
@@ -43,7 +43,7 @@ def test_every_figure_is_added() -> None:
 
 
 def test_what_was_accepted_behind_the_end_of_the_text_is_not_counted() -> None:
-    """A stop text may end it in the middle of an accepted path."""
+    """A stop text may end the output in the middle of an accepted path."""
     figures = SpeculationFigures()
     tree = DraftTree((5, 6, 7), (-1, 0, 1), (0.5,) * 3, (PHRASE, MODEL, MODEL))
     verdict = Verdict((0, 1, 2), (5, 6, 7, 8), 5, (6, 7, 8))
@@ -54,7 +54,7 @@ def test_what_was_accepted_behind_the_end_of_the_text_is_not_counted() -> None:
 
 
 def generation(figures: SpeculationFigures, most: int | None = None) -> Any:
-    """What HTTP tells of, without all else."""
+    """A generation with only what HTTP reports."""
     request = SimpleNamespace(
         strategy="fused",
         speculation=SimpleNamespace(max_draft_tokens=most),
@@ -84,7 +84,7 @@ def test_http_says_what_each_source_proposed_and_promised() -> None:
 
 
 def test_the_histogram_has_an_entry_for_every_length_of_a_draft() -> None:
-    """As vLLM's: aiperf takes `num_spec_tokens` + 1 of them for a sign that it is one."""
+    """As in vLLM: aiperf recognises the histogram by its `num_spec_tokens` + 1 entries."""
     figures = SpeculationFigures()
     tree = DraftTree((5, 6), (-1, 0), (0.5, 0.5), (PHRASE, PHRASE))
     verdict = Verdict((0,), (5, 7), 5, (7, 8))

@@ -1,4 +1,4 @@
-"""Which tokens are left to choose from, against a sort of the whole vocabulary."""
+"""The tokens that filters leave, against a sort of the whole vocabulary."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ ROUNDING = 1e-6  # of a sum of weights in single precision
 
 
 def nucleus(logits: torch.Tensor, top_p: float) -> list[int]:
-    """By the definition: the likeliest, of equals the lower ids, before which there is room.
+    """The nucleus by its definition: the likeliest tokens, ties by lower id, up to `top_p`.
 
-    No answer where single precision cannot tell whether there is room.
+    Rejects examples for which single precision cannot tell.
     """
     weights = (logits.double() - logits.max()).exp().tolist()
     order = sorted(range(len(weights)), key=lambda token: (-weights[token], token))
@@ -52,7 +52,7 @@ def nucleus(logits: torch.Tensor, top_p: float) -> list[int]:
 def test_top_p_keeps_the_nucleus(
     seed: int, spread: float, size: int, top_p: float, coarse: bool
 ) -> None:
-    """`coarse` logits, as of a model in bfloat16, have many equals."""
+    """`coarse` logits, as of a model in bfloat16, have many ties."""
     logits = torch.randn(3, size, generator=torch.Generator().manual_seed(seed)) * spread
     if coarse:
         logits = logits.bfloat16().float()
@@ -81,7 +81,7 @@ def test_what_was_given_stays_as_it_was() -> None:
     "cut", [{"top_k": 9}, {"top_p": 0.5}, {"min_p": 0.5}, {"top_k": 9, "top_p": 0.5}], ids=str
 )
 def test_rows_of_what_is_no_number_stay_whole(cut: dict[str, Any]) -> None:
-    """Their weights would have sizes that stand in no array, and whoever looks must find them."""
+    """Weights of NaN would index outside arrays, and the check for such rows must find them."""
     logits = torch.randn(4, 1000, generator=torch.Generator().manual_seed(1))
     logits[1] = torch.nan
     logits[2, 999] = torch.inf
@@ -97,7 +97,7 @@ def test_rows_of_what_is_no_number_stay_whole(cut: dict[str, Any]) -> None:
     ids=str,
 )
 def test_by_torch_alone_the_same(cut: dict[str, Any]) -> None:
-    """As on a GPU, also of rows that are no numbers, and of every row by itself."""
+    """A GPU filters so; rows with NaN or infinity included, and every row by itself."""
     logits = torch.randn(9, 1000, generator=torch.Generator().manual_seed(3)) * 3
     logits[1] = torch.nan
     logits[2, 999] = torch.inf
@@ -111,7 +111,7 @@ def test_by_torch_alone_the_same(cut: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("cut", [{"top_k": 3}, {"top_p": 0.5}, {"min_p": 0.1}])
 def test_nothing_is_cut_off_where_nothing_is_left(cut: dict[str, Any]) -> None:
-    """Its weights are no numbers: they were counted outside of an array."""
+    """The weights of such a row are NaN, and used to be counted outside an array."""
     logits = torch.full((2, 96), EXCLUDED)
     logits[1, 7] = 1.0
     kept = filtered(logits, SamplingParameters(temperature=1.0, **cut))

@@ -1,4 +1,4 @@
-"""Our cache, layout and tree attention against transformers' own forward over plain text."""
+"""Our cache, layout and tree attention against transformers' forward pass over plain text."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ MOST_NODES = 64
 
 
 class Pair:
-    """A model of ours and the same weights under transformers' eager attention."""
+    """Our model, and the same weights in transformers with eager attention."""
 
     def __init__(self, folder: Path, **options: Any) -> None:
         self.model: LanguageModel = load_model(folder, **options)
         self.network = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
 
     def check(self, logits: Tensor, text: Sequence[int]) -> None:
-        """The row is what transformers says after `text`."""
+        """Asserts that the row is transformers' after `text`."""
         torch.testing.assert_close(logits, self.says(text)[-1], rtol=1e-4, atol=1e-4)
 
     def says(self, text: Sequence[int]) -> Tensor:
-        """[tokens, vocabulary]: what transformers says after every token of the text."""
+        """[tokens, vocabulary]: transformers' logits after every token of the text."""
         with torch.inference_mode():
             logits: Tensor = self.network(torch.tensor([list(text)]), use_cache=False).logits[0]
         return logits
@@ -62,7 +62,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 
 @pytest.fixture(scope="module")
 def roomy(tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    """Has room for the largest draft; what it says depends on every token of a long text."""
+    """A model with room for the largest draft; its logits depend on all tokens of a long text."""
     folder = save_model(tmp_path_factory.mktemp("model"))
     return Pair(folder, max_draft_nodes=MOST_NODES)
 
@@ -101,7 +101,7 @@ def random_tree(seed: int, count: int) -> tuple[list[int], list[int]]:
 def test_every_node_says_what_its_path_says_as_text(
     any_pair: Pair, slot: Slot, seed: int, split: int
 ) -> None:
-    """Trees grown in one and in two forwards, the first behind the prompt's last tokens."""
+    """Trees grown in one and in two forward passes, the first with the prompt's last tokens."""
     tokens, parents = random_tree(seed, 12)
     rows = any_pair.run(
         slot, PROMPT, node_token_ids=tokens[:split], node_parents=parents[:split],
@@ -117,7 +117,7 @@ def test_every_node_says_what_its_path_says_as_text(
 
 @st.composite
 def parents_of_trees(draw: st.DrawFn) -> list[int]:
-    """Of up to 64 nodes, every second one behind the node before it, so that paths get long."""
+    """Parents of up to 64 nodes; every second one follows the node before it, for long paths."""
     count = draw(st.integers(1, MOST_NODES))
     return [draw(st.just(node - 1) | st.integers(ROOT, node - 1)) for node in range(count)]
 
@@ -129,9 +129,9 @@ def parents_of_trees(draw: st.DrawFn) -> list[int]:
 def test_trees_of_any_shape_and_depth(
     roomy: Pair, parents: list[int], split: int, alone: bool
 ) -> None:
-    """A row that saw more than its path, or less, would say something else.
+    """A row that saw more or less than its path would have other logits.
 
-    Alone compiled code shows every row what it sees, beside another session a mask does.
+    Alone, compiled code selects what each row sees; beside another session a mask does.
     """
     tokens = [1 + 7 * node % 95 for node in range(len(parents))]
     held, other = roomy.model.acquire(), roomy.model.acquire()
@@ -173,7 +173,7 @@ def test_what_was_truncated_is_written_anew(any_pair: Pair, slot: Slot) -> None:
 
 
 def test_a_deep_chain_in_single_steps(any_pair: Pair, slot: Slot) -> None:
-    """Deeper than the sliding window: nodes drop out of sight by position, not by row."""
+    """Deeper than the sliding window: nodes leave it by position, not by row."""
     text = list(PROMPT)
     any_pair.run(slot, PROMPT)
     any_pair.run(slot, [], node_token_ids=[90, 91], node_parents=[ROOT, ROOT])
@@ -214,7 +214,7 @@ def test_prefill_takes_no_more_than_one_forward_should(
 ) -> None:
     text = [7 + at % 80 for at in range(100)]
     size = StepSize(LONGEST_S * 1e9 / 40)
-    # a forward of its own would teach it what this machine takes
+    # a forward pass here would adapt it to this machine
     monkeypatch.setattr(size, "observe", lambda rows, nanoseconds: None)
     monkeypatch.setattr(any_pair.model, "step_size", size)
     assert run_task(any_pair.model, prefill(any_pair.model, slot, text, chunk_tokens=256)) == 2
@@ -262,7 +262,7 @@ def test_a_failed_forward_leaves_the_committed_rows(
 def test_torchs_attention_beside_a_mask_goes_in_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a GPU it writes the scores out."""
+    """Attention on a GPU writes its scores out, so it runs in parts."""
     no_kernel = llama_config(head_dim=6)  # as on a GPU
     pair = Pair(save_model(tmp_path, no_kernel))
     rows: list[int] = []
@@ -277,7 +277,7 @@ def test_torchs_attention_beside_a_mask_goes_in_parts(
     held = pair.model.acquire()
     pair.run(held, PROMPT[:4])
     said = pair.run(held, PROMPT[4:-1], node_token_ids=PROMPT[-1:], node_parents=[ROOT])
-    assert rows == [4] * 2 + [4, 4, 1] * 2  # of two layers each
+    assert rows == [4] * 2 + [4, 4, 1] * 2  # in two layers each
     for row in range(len(said)):
         pair.check(said[row], PROMPT[: 5 + row])
 
@@ -286,7 +286,7 @@ def test_torchs_attention_beside_a_mask_goes_in_parts(
 def test_scores_that_are_written_out_are_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """As many rows at a time as fit, and they say the same."""
+    """Attention takes as many rows at a time as fit, with the same logits."""
     pair = Pair(save_model(tmp_path, FAMILIES[kind]))
     monkeypatch.setattr(tree_attention, "MOST_SCORES", 4 * len(PROMPT) * 3)
     held = pair.model.acquire()

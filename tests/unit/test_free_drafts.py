@@ -1,4 +1,4 @@
-"""Drafts from tokens alone say why they are no larger."""
+"""Drafts from tokens alone: why they ended, and when they are preferred to a drafter's."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Fixed:
 
 
 class Never(Uncut):
-    """A choice that asks no drafter, and knows what it would have had to beat."""
+    """A choice that never asks the drafter, and keeps what the drafter would have to exceed."""
 
     def asks(self, committed: Sequence[int], offer: Offer) -> bool:
         self.offer = offer
@@ -78,7 +78,7 @@ def test_a_free_draft_says_why_it_ended(
 
 
 def test_a_drafter_must_bring_in_more_than_phrases_do() -> None:
-    """Than those of this round, at the price of their nodes."""
+    """More than the phrases of this round, at the price of their nodes."""
     choice, figures = Never(), SpeculationFigures()
     cost = VerifyCost((CostPoint(1, 1000), CostPoint(16, 1500)))
     controller = Controller(max_nodes=8, verify_cost=cost)
@@ -119,7 +119,7 @@ def test_a_drafter_hears_the_verdicts_on_its_own_drafts_and_no_others() -> None:
     said = [None, *(Verdict((), (token,), token) for token in (1, 2, 3))]
     for verdict in said:
         asyncio.run(drafting.propose([1], verdict, DraftBudget(max_nodes=8, max_depth=8)))
-    assert heard == [None, said[1], said[2]]  # not said[3], on a draft that was not its own
+    assert heard == [None, said[1], said[2]]  # not said[3], which is on another draft
 
 
 def test_a_round_without_a_draft_says_nothing_about_the_last_one() -> None:
@@ -183,7 +183,7 @@ def test_a_drafter_that_is_gone_leaves_what_tokens_alone_say() -> None:
 
 
 def test_with_a_fixed_size_phrases_that_promise_more_than_the_drafter_are_taken() -> None:
-    """Without prices: a busy machine made phrases that were right look too dear to be taken."""
+    """No prices: on a busy machine, correct phrases used to look too expensive."""
 
     class Brings(Uncut):
         def __init__(self, tokens: float) -> None:

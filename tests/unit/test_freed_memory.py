@@ -1,4 +1,4 @@
-"""A process that freed many small things holds little of them afterwards."""
+"""A process that freed many small objects keeps little of their memory."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_freed_memory_goes_back_to_the_system() -> None:
 
 
 class Card:
-    """A GPU of which torch keeps what was freed, as its allocator does."""
+    """A GPU with freed memory that torch's allocator keeps."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, free: int, kept: int) -> None:
         self.free, self._kept = free, kept
@@ -60,7 +60,7 @@ class Card:
 
 
 def test_what_torch_keeps_of_freed_memory_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rounding to eight bits frees a half of the weights; sessions may have it."""
+    """Quantizing to eight bits frees half of the weights' memory, which sessions may use."""
     Card(monkeypatch, free=20, kept=30)
     assert memory_left.free_bytes(GPU) == 50
 

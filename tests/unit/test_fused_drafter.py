@@ -59,7 +59,7 @@ def offers(draw: st.DrawFn) -> DraftTree:
         if free:
             tokens.append(draw(st.sampled_from(free)))
             parents.append(parent)
-    # A skipped node leaves later parents one too far: they are brought back.
+    # A skipped node leaves later parents one too high; they are corrected.
     parents = [min(parent, index - 1) for index, parent in enumerate(parents)]
     estimates = tuple(draw(st.sampled_from((0.0, 0.25, 0.5, 1.0))) for _ in tokens)
     tree = DraftTree(tuple(tokens), tuple(parents), estimates, (PHRASE,) * len(tokens))
@@ -110,7 +110,7 @@ def test_the_same_token_from_two_sources_is_one_node() -> None:
 
 
 def test_a_review_learns_whom_to_believe() -> None:
-    """Phrases that the draft model finds unlikely are right here, ten times out of ten."""
+    """Phrases that the draft model finds unlikely are right here every time."""
     strategy, session = drafting()
     unlikely = int(session.model.logits(PROMPT).argmin())  # type: ignore[attr-defined]
     offer = DraftTree.chain([unlikely], PHRASE, [0.5])
@@ -124,7 +124,7 @@ def test_a_review_learns_whom_to_believe() -> None:
 
 
 def test_a_first_guess_is_counted_apart_from_later_ones() -> None:
-    """Right every time: what it is worth says nothing of the second best with its score."""
+    """That the best token is always right says nothing about a second best of equal score."""
     strategy, session = drafting()
     tree = draft(strategy, depth=1, nodes=5)
     for _ in range(40):
@@ -185,10 +185,10 @@ def test_what_was_not_verified_is_judged_too() -> None:
     tree = draft(strategy, depth=1, nodes=5)
     cells = session.experience.calibration.trials
     strategy.observe([tree.token_ids[-1], 0], HIT)
-    # Each is counted at its depth and among all depths; trials fade.
+    # Each is counted at its depth and over all depths; trials fade.
     assert sum(cells) == pytest.approx(2 * len(tree), abs=0.1)
     before = list(cells)
-    strategy.observe([0], None)  # nobody verified anything
+    strategy.observe([0], None)  # nothing was verified
     assert list(cells) == before
 
 
@@ -216,7 +216,7 @@ def test_the_likeliest_ends_grow_first() -> None:
 def test_a_forward_is_credited_with_what_it_brings_in_where_its_ends_are_reached(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Five tokens are all there are: together they are certain, wherever they stand."""
+    """The vocabulary has five tokens: together they are certain everywhere."""
     strategy, _ = drafting()
     gains: list[float] = []
     monkeypatch.setattr(strategy.economy, "observe", lambda _, gain, first: gains.append(gain))
@@ -225,7 +225,7 @@ def test_a_forward_is_credited_with_what_it_brings_in_where_its_ends_are_reached
 
 
 def test_of_equals_those_that_came_first_are_selected() -> None:
-    """Parents come before their children: else a child would be taken without its parent."""
+    """Parents come before children; otherwise a child could be selected without its parent."""
     values, places = np.array([0.5, 1.0, 1.0, 1.0]), np.zeros(4, np.int64)
     assert tree_nodes.greatest(values, 4, 2, 0.0, places) == 2
     assert places[:2].tolist() == [1, 2]
@@ -258,7 +258,7 @@ def test_an_offer_deeper_than_the_budget_is_not_run_beyond_it() -> None:
 
 @pytest.mark.parametrize("value", [float("-inf"), 50.0])
 def test_scores_of_nothing_and_of_certainty(value: float) -> None:
-    """Filtered-out tokens have no probability, and certain ones all of it."""
+    """Filtered-out tokens have probability 0, and a certain one has 1."""
     row = torch.full((VOCABULARY,), value)
     row[2] = 100.0
     model = ScriptedModel(lambda prefix: row, VOCABULARY)
@@ -269,13 +269,13 @@ def test_scores_of_nothing_and_of_certainty(value: float) -> None:
 
 
 def grown_ahead(strategy: Fused, forwards: int = 1000) -> None:
-    """Drafts ahead, at most so many forwards."""
+    """Drafts ahead with at most `forwards` forward passes."""
     before = len(rows_of(strategy))
     finish(strategy.ahead(lambda: len(rows_of(strategy)) - before < forwards), strategy.session)
 
 
 def exits_of(strategy: Fused) -> list[int]:
-    """First tokens behind which the draft model was asked."""
+    """The first tokens after which the draft model was run."""
     nodes = strategy.candidates.nodes
     tokens: list[int] = nodes["token"][(nodes["parent"] == ROOT) & (nodes["row"] != UNRUN)].tolist()
     return tokens
@@ -301,16 +301,16 @@ def told(strategy: Fused, tokens: list[int]) -> None:
 def test_a_draft_is_the_same_whatever_was_drafted_ahead(
     seed: int, temperature: float, forwards: int, rounds: list[list[int]], nodes: int
 ) -> None:
-    """Only its forwards are fewer. The text goes where it likes, into the tree or out of it."""
+    """Only the number of forwards is lower, whether the text stays in the tree or leaves it."""
     ahead, _ = drafting(seed, temperature)
     behind, _ = drafting(seed, temperature)
-    for strategy in (ahead, behind):  # what they have learned differs by what they have looked at
+    for strategy in (ahead, behind):  # what they learn depends on the nodes that they ran
         strategy.observe = lambda *_: None  # type: ignore[method-assign]
     for tokens in rounds:
         drafted = draft(ahead, nodes=nodes, depth=4)
         assert drafted == draft(behind, nodes=nodes, depth=4)
         grown_ahead(ahead, forwards)
-        # One way into the tree, so that the path is not always left at once.
+        # One path stays in the tree, so that it is not always left at once.
         first = drafted.token_ids[0]
         for strategy in (ahead, behind):
             told(strategy, [first, *tokens])
@@ -329,7 +329,7 @@ def test_what_was_drafted_ahead_costs_no_forward() -> None:
 
 
 def test_an_offer_is_merged_with_what_was_drafted_ahead() -> None:
-    """The draft model's word on it is known where it is among its best tokens."""
+    """The draft model's estimate of it is known if it is among its best tokens."""
     strategy, session = drafting()
     draft(strategy)
     grown_ahead(strategy)
@@ -350,21 +350,21 @@ def test_what_was_said_ahead_counts_for_an_offer_like_a_review(offered: int) -> 
         if is_ahead:
             grown_ahead(strategy)
         else:
-            strategy.candidates.clear()  # what the token's node has said, too
+            strategy.candidates.clear()  # including what the token's node had
         told(strategy, [token])
         trees.append(draft(strategy, DraftTree.chain([offered], PHRASE, [0.5]), depth=1))
     assert trees[0] == trees[1]
 
 
 def test_nothing_is_left_of_a_forward_that_never_ended() -> None:
-    """The session's stream was lost, or the forward failed."""
+    """The session's stream may be lost, or a forward pass fail."""
     (strategy, session), (plain, _) = drafting(), drafting()
     for each in (strategy, plain):
         each.observe = lambda *_: None  # type: ignore[method-assign]
         draft(each, nodes=4, depth=2)
     task = strategy.ahead(lambda: True)
     next(task)
-    known = strategy.candidates  # of the last node nobody has said yet what follows it
+    known = strategy.candidates  # nothing is known yet after the last node
     path = known.path_tokens(int(known.nodes["row"].argmax()))
     task.close()
     for each in (strategy, plain):

@@ -1,4 +1,4 @@
-"""`fused` with several draft models in one drafter: who drafts, and that all keep their place."""
+"""`fused` with several draft models in one drafter: who drafts, and consistent state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PHRASE = TokenSource.PHRASE
 
 
 def drafting(*seeds: int) -> Fused:
-    """Greedy drafts of models of these seeds, larger ones first."""
+    """A greedy strategy over models with these seeds, larger ones first."""
     session = None
     sampling = SamplingParameters(temperature=0.0, seed=7)
     for seed in reversed(seeds):
@@ -43,17 +43,17 @@ def draft(strategy: Fused, way: Way, offer: DraftTree = EMPTY_TREE, **limits: in
 
 
 def forwards_of(strategy: Fused) -> list[int]:
-    """How many each model ran."""
+    """The number of forward passes of each model."""
     return [len(each.model.rows_of_forwards) for each in strategy.session.levels()]  # type: ignore[attr-defined]
 
 
 def levels_of(strategy: Fused | None) -> list[Fused]:
-    """Each model's part, larger ones first."""
+    """The part of each model, larger ones first."""
     return [] if strategy is None else [strategy, *levels_of(strategy._smaller)]
 
 
 def likeliest(level: Fused) -> int:
-    """What its model says after the committed tokens."""
+    """The model's likeliest token after the committed ones."""
     session = level.session
     return int(session.model.logits(session.committed).argmax())  # type: ignore[attr-defined]
 
@@ -107,7 +107,7 @@ def test_what_other_sources_offer_reaches_whoever_drafts() -> None:
     for way in Way:
         strategy = drafting(3, 4)
         assert PHRASE in draft(strategy, way, offer).sources
-        assert PHRASE not in draft(strategy, way).sources  # and is kept for no later round
+        assert PHRASE not in draft(strategy, way).sources  # it is not kept for a later round
 
 
 @settings(max_examples=100, deadline=None)
@@ -125,7 +125,7 @@ def test_what_other_sources_offer_reaches_whoever_drafts() -> None:
 def test_whoever_drafted_before_each_model_says_what_it_says_after_the_text(
     seeds: list[int], rounds: list[tuple[Way, list[int], bool]]
 ) -> None:
-    """Rounds that a model has no part in leave its slot and its tree behind the text."""
+    """After rounds without a model, that model's slot and tree lag behind the text."""
     strategy = drafting(*seeds)
     for way, tokens, ahead in rounds:
         tree = draft(strategy, way)
@@ -143,7 +143,7 @@ def test_whoever_drafted_before_each_model_says_what_it_says_after_the_text(
 
 
 def has_learned(reviews: Weighing) -> bool:
-    """Whether its weights are others than at first."""
+    """Whether the weights have changed."""
     return not np.array_equal(reviews.weights, Weighing().weights)
 
 
@@ -160,7 +160,7 @@ def test_those_learn_that_drafted() -> None:
 
 @pytest.mark.parametrize(("way", "idle"), [(Way.LARGER, 1), (Way.SMALLER, 0)])
 def test_who_had_no_part_in_a_draft_learns_nothing_of_it(way: Way, idle: int) -> None:
-    """Its own last one was judged before, and is of a text that is over."""
+    """The idle model's own last draft was judged before, and belongs to an older text."""
     strategy = drafting(3, 4)
     told(strategy, [draft(strategy, Way.BOTH).token_ids[0]])
     experience = [*strategy.session.levels()][idle].experience
@@ -189,7 +189,7 @@ def test_a_draft_brings_in_what_its_nodes_are_worth_beyond_their_price() -> None
 
 
 def test_of_what_a_smaller_model_drafted_the_larger_ones_word_counts() -> None:
-    """It is as sure of it as of its own: nothing is known of either yet."""
+    """The larger model is as confident as of its own drafts: nothing is known of either yet."""
     alone, both = drafting(3), drafting(3, 4)
     own = draft(alone, Way.LARGER, max_depth=1)
     reviewed = draft(both, Way.BOTH, max_depth=1)

@@ -1,4 +1,4 @@
-"""The orchestrator's part of `fused`: what is verified, and whether the draft model is asked."""
+"""The orchestrator's part of `fused`: what is verified, and when the draft model is asked."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ LINE = VerifyCost((CostPoint(1, 1_000_000), CostPoint(33, 2_000_000)))
 
 
 class Ticking(Clock):
-    """Between two looks at it lies what planning takes."""
+    """A clock that advances by the time of planning at every reading."""
 
     def perf_counter_ns(self) -> int:
         self.advance(PLAN_NS)
@@ -54,12 +54,12 @@ CLOCK, PLAN_NS = Ticking(), 50_000
 
 @pytest.fixture(autouse=True)
 def given_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What things take is what a test says."""
+    """Only the test's clock counts."""
     monkeypatch.setattr(orchestrator.drafting, "time", CLOCK)
 
 
 class ScriptedDrafter:
-    """Answers with a chain, or is gone; notes what it was offered."""
+    """Answers with a chain, or is gone; records offers and verdicts."""
 
     def __init__(self, length: int = 4, estimate: float = 0.9, gone: bool = False) -> None:
         self.length, self.estimate, self.gone = length, estimate, gone
@@ -137,7 +137,7 @@ def rounds(
     drafting: FusedDrafting, controller: Controller, committed: Sequence[int], count: int,
     accepted: int = 0,
 ) -> list[Draft]:  # fmt: skip
-    """Plays rounds in which so many nodes of every draft are accepted."""
+    """Plays rounds in which `accepted` nodes of every draft are accepted."""
 
     async def play() -> list[Draft]:
         drafts = []
@@ -172,13 +172,13 @@ def test_a_draft_model_that_pays_is_asked_and_is_offered_what_is_known() -> None
     drafting, controller = made(drafter, [1, 2, 3, 1, 2], draft_ns=1000.0)
     drafts = rounds(drafting, controller, [1, 2, 3, 1, 2], 5, accepted=8)
     asked = [draft for draft in drafts if draft.timings.forwards]
-    assert len(asked) >= 4  # later phrases know what comes
+    assert len(asked) >= 4  # later, phrases know what comes
     assert any(len(offer) for offer in drafter.offers)
     assert asked[0].proposed[MODEL] == 9 and asked[0].end is DraftEnd.DEPTH
 
 
 def test_the_more_phrases_promise_the_less_the_draft_model_adds() -> None:
-    """However cheap it is; and it never counts on more than phrases promise by themselves."""
+    """However cheap it is; and it never adds to the phrases' own promise as a whole."""
     controller = Controller(max_nodes=16, verify_cost=LINE)
     gain = Gains().of(FUSED, 0.0, 1.0)
     added = [gain.worth(controller, Offer(tokens)) - tokens for tokens in (0.0, 2.0, 8.0, 16.0)]
@@ -213,7 +213,7 @@ def test_phrases_lengthen_a_draft_no_deeper_than_may_be() -> None:
 
 
 def test_phrases_do_not_lengthen_a_draft_that_ends_the_text() -> None:
-    """They were verified for nothing, and counted as proposed and promised."""
+    """Such phrases used to be verified in vain, and counted as proposed and expected."""
     text = [8, 7, 9, 10, 11] * 4 + [1]
     drafter = ScriptedDrafter(length=1, estimate=0.99)
     drafting, controller = made(drafter, text, draft_ns=1000.0, fixed=True, stop_token_ids={7})
@@ -254,7 +254,7 @@ def test_a_draft_model_that_does_not_pay_is_asked_ever_less_often() -> None:
 
 
 def test_the_drafter_hears_the_verdict_on_every_draft_of_its_own() -> None:
-    """That on the last one before rounds without it comes when it is asked again."""
+    """The verdict on its last draft before rounds without it comes with the next request."""
     drafter = ScriptedDrafter(estimate=0.01)
     drafting, controller = made(drafter, [1], draft_ns=1e6)
     rounds(drafting, controller, [1], 1500)
@@ -264,7 +264,7 @@ def test_the_drafter_hears_the_verdict_on_every_draft_of_its_own() -> None:
 
 
 def test_what_one_request_learned_of_the_draft_model_the_next_one_knows() -> None:
-    """One that has not paid is opened by the round that tries it again, if there is one."""
+    """A session with a model that has not paid opens only for a try."""
     gains = Gains()
     for _ in range(8):
         drafting, controller = made(ScriptedDrafter(estimate=0.01), [1], draft_ns=5e5, gains=gains)
@@ -293,7 +293,7 @@ def test_a_first_try_that_pays_shows_in_what_is_expected_of_the_next() -> None:
 
 
 def test_requests_try_a_draft_model_that_does_not_pay_together() -> None:
-    """Each by itself would try it in its first rounds, and short ones would do little else."""
+    """Otherwise each request would try it in its first rounds, and short ones do little else."""
     gains = Gains()
     drafters = [ScriptedDrafter(estimate=0.01) for _ in range(20)]
     for drafter in drafters:
@@ -304,7 +304,7 @@ def test_requests_try_a_draft_model_that_does_not_pay_together() -> None:
 
 
 def test_a_session_must_bring_in_more_than_prefilling_its_prompt_takes() -> None:
-    """Over the tokens that are left: a long answer is worth what a short one is not."""
+    """Over the remaining tokens: a long answer is worth it where a short one is not."""
     opened = []
     for left in (4, 400):
         drafter = ScriptedDrafter()
@@ -315,7 +315,7 @@ def test_a_session_must_bring_in_more_than_prefilling_its_prompt_takes() -> None
 
 
 def test_sessions_of_a_draft_model_that_does_not_pay_are_tried_rarely() -> None:
-    """Each try costs the prefilling of a prompt."""
+    """Each try costs the prefill of a prompt."""
     gains = Gains()
     drafters = [ScriptedDrafter(estimate=0.01) for _ in range(100)]
     for drafter in drafters:
@@ -351,7 +351,7 @@ def test_no_budget_is_no_draft() -> None:
 
 
 def test_free_sources_are_asked_in_every_round() -> None:
-    """Text that begins to repeat is drafted from at once, however long nothing has matched."""
+    """Text that starts to repeat is drafted from at once, however long nothing matched."""
     drafting, controller = made(None, [1], draft_ns=0.0)
     planned, drafted = [], []
 
@@ -367,7 +367,7 @@ def test_free_sources_are_asked_in_every_round() -> None:
 
     asyncio.run(play())
     assert all(planned) and not any(drafted[:40])
-    assert drafted[41]  # behind the first token that came before
+    assert drafted[41]  # after the first token that occurred before
 
 
 def test_patience_doubles_to_its_limit_and_ends_with_success() -> None:
@@ -379,7 +379,7 @@ def test_patience_doubles_to_its_limit_and_ends_with_success() -> None:
 
 
 def test_a_dear_try_waits_longer_than_others_ever_do_and_not_for_ever() -> None:
-    """The first one is not priced."""
+    """The first try is not priced."""
     for price, waited in ((30.0, 31), (1e9, 16 * 4 + 1)):
         patience = Patience(4)
         tries = [number for number in range(200) if patience.takes(False, at_least=price)]

@@ -1,4 +1,4 @@
-"""That a prompt is too long is said in words by which agents know it, which then shorten it."""
+"""Errors about too long prompts use words that agents recognise, to shorten the prompt."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from tests.support.gateway import gateway
 
 LONG = "x " * 4000
 CHAT = {"messages": [{"role": "user", "content": LONG}]}
-# Claude Code asks in which words it is told so, and by how many tokens; LiteLLM, too, has no other
-# sign than its words.
+# Claude Code matches this text and reads the numbers of tokens; LiteLLM also matches only words.
 CLAUDE_CODES = re.compile(r"prompt is too long[^0-9]*(\d+)\s*tokens?\s*>\s*(\d+)", re.IGNORECASE)
 LITELLMS = "this model's maximum context length is 2048 tokens"
 

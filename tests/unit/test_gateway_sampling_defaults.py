@@ -1,4 +1,4 @@
-"""What a model's makers advise is what a request does not say."""
+"""The model's recommended sampling values apply where a request sets none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Grammars are tried where they can hurt nobody: a bomb ends its own process and nothing else."""
+"""Grammars are tried in a separate process, which is all that a harmful one can end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.waiting import eventually
 
 MODEL = model_info(stop_token_ids=(0,))
 SOUND = Grammar("regex", "[0-9]+")
-LINKS = 4000  # of a chain of rules, which is walked by recursion
+LINKS = 4000  # a chain of rules, which is walked by recursion
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def dots_between() -> str:
     ],
 )
 async def test_bombs(trials: GrammarTrials, bomb: Grammar) -> None:
-    """Of the stack, of time, of memory; the next grammar is tried by the same process."""
+    """Exhausting stack, time or memory; the same process then tries the next grammar."""
     await trials.require(SOUND, MODEL)
     with pytest.raises(InvalidInput, match=f"grammar.{bomb.format}: must be a grammar that can be"):
         await trials.require(bomb, MODEL)
@@ -94,10 +94,10 @@ async def test_what_took_too_long_is_not_tried_again(
 
 
 def running() -> list[tuple[int, int]]:
-    """Every process, zombies too, and its parent."""
+    """Every process with its parent, zombies included."""
     found = []
     for file in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # ended meanwhile
+        with contextlib.suppress(OSError):  # ended in the meantime
             fields = file.read_text().rpartition(")")[2].split()
             found.append((int(file.parent.name), int(fields[1])))
     return found
@@ -108,7 +108,7 @@ def children_of(process: int) -> set[int]:
 
 
 async def test_who_leaves_takes_the_process_along(trials: GrammarTrials) -> None:
-    """And others are tried by a new one, meanwhile as well."""
+    """Other grammars are tried by a new process, also in the meantime."""
     await trials.require(SOUND, MODEL)
     (process,) = trials._idle
     bomb = Grammar("json_schema", '{"type": "integer", "multipleOf": 999983}')
@@ -145,7 +145,7 @@ async def test_many_at_once_and_few_remembered(
 
 
 class Held:
-    """Trials that take until they are let go; how many there were."""
+    """Trials that wait until they are released; counts them."""
 
     def __init__(self, trials: GrammarTrials, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun = 0
@@ -162,7 +162,7 @@ class Held:
 async def test_what_many_ask_for_at_once_is_tried_once(
     trials: GrammarTrials, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of them used to try it, one pair after the other; another need not wait for them."""
+    """Each request used to try the grammar again; other grammars need not wait for it."""
     held = Held(trials, monkeypatch)
     many = [asyncio.create_task(trials.require(SOUND, MODEL)) for _ in range(50)]
     other = asyncio.create_task(trials.require(Grammar("regex", "b"), MODEL))
@@ -186,7 +186,7 @@ async def test_where_the_first_leaves_the_next_tries(
 
 
 async def test_no_more_than_so_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are not admitted yet, and each may take seconds."""
+    """Waiting requests are not admitted yet, and each may take seconds."""
     trials = GrammarTrials(bundled_model("verifier"), most_waiting=3)
     held = Held(trials, monkeypatch)
     waiting = [
@@ -202,7 +202,7 @@ async def test_no_more_than_so_many_wait(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 async def test_another_target_model(trials: GrammarTrials) -> None:
-    """Whose texts end with another token, or none."""
+    """A model whose texts end with another token, or with none."""
     await trials.require(SOUND, MODEL)
     (process,) = trials._idle
     await trials.require(SOUND, model_info(stop_token_ids=(1,)))
@@ -246,7 +246,7 @@ async def test_what_means_nothing_is_refused(
 
 
 async def test_who_ends_a_trial_may_be_cancelled_before_it_is_over(trials: GrammarTrials) -> None:
-    """Its process is taken leave of though no thread of the loop's pool was free for that."""
+    """The process is waited for even if the loop's thread pool has no free thread."""
     await trials.require(SOUND, MODEL)
     one = trials._idle.pop()
     pool, freed = ThreadPoolExecutor(1), threading.Event()
@@ -283,7 +283,7 @@ trial.main()
 
 
 def test_who_is_told_to_end_when_a_trial_has_just_begun_leaves_no_child() -> None:
-    """It went on to try, for nobody."""
+    """The child of a process told to end used to go on with the trial, for nothing."""
     model = {"folder": str(bundled_model("verifier")), "vocabulary_size": MODEL.vocabulary_size,
              "stop_token_ids": MODEL.stop_token_ids}  # fmt: skip
     said = "".join(json.dumps(each) + "\n" for each in (model, asdict(SOUND)))

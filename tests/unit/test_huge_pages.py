@@ -1,4 +1,4 @@
-"""Tensors in huge pages are tensors like others: apart from each other, and there while in use."""
+"""Tensors in huge pages do not overlap and stay valid while in use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cost inflation: another size, the same bits."""
+"""Cost inflation: a larger model with the same output bits."""
 
 from __future__ import annotations
 

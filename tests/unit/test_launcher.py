@@ -1,4 +1,4 @@
-"""What the launcher tells the roles."""
+"""`draftloop up`: the flags of the roles, ports, and checks before models are loaded."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.ports import quiet_port
 
 
 class Unstarted(RoleProcess):
-    """Of which only what it was told is looked at."""
+    """A role that is not started; only its flags are examined."""
 
     def start(self) -> None:
         pass
@@ -50,7 +50,7 @@ def test_a_draft_model_that_one_core_holds_gets_one_thread(draft: str, threads: 
 def test_a_draft_model_may_have_a_device_of_its_own(
     own: str | None, device: str, threads: list[str]
 ) -> None:
-    """With one thread where it is small, beside a target on a GPU as beside one on a CPU."""
+    """A small draft model gets one thread on a CPU, whatever the target's device."""
     stack = Stack(StackConfig(device="cuda:1", draft_device=own))
     said = list(pairwise(stack._drafter_flags()))
     targets = list(pairwise(stack._verifier_flags()))
@@ -61,7 +61,7 @@ def test_a_draft_model_may_have_a_device_of_its_own(
 
 
 def test_several_draft_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The flag, the drafter's own variable without one, and never without a first model."""
+    """Smaller models come from the flag or the drafter's variable, and need a first model."""
 
     def said(config: StackConfig) -> list[str]:
         stack = Stack(config)
@@ -99,7 +99,7 @@ def test_nothing_has_a_word_in_a_file(tmp_path: Path) -> None:
 def test_a_package_without_the_bundled_models_says_in_a_line_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once it said of either folder of the package that it holds no config.json."""
+    """The error used to say that folders of the package hold no config.json."""
     monkeypatch.setattr(bundled, "FOLDER", tmp_path)
 
     def refusal(**settings: Any) -> str:
@@ -147,7 +147,7 @@ def test_all_that_is_missing_is_said_at_once_what_was_asked_for_first(tmp_path: 
         usual, asked = (server.getsockname()[1] for server in servers)
 
         class Usual(StackConfig):
-            port: int = usual  # which nobody asked for
+            port: int = usual  # the user did not ask for it
 
         same = dict.fromkeys(("drafter_port", "verifier_port"), quiet_port())
         config = Usual(target=tmp_path / "no", http_port=asked, **same)
@@ -163,7 +163,7 @@ def test_all_that_is_missing_is_said_at_once_what_was_asked_for_first(tmp_path: 
 
 
 def test_internal_ports_that_nobody_named_give_way() -> None:
-    """Once a second deployment was refused for ports that its user had never heard of."""
+    """A second deployment used to be refused for ports that its user had never heard of."""
     host = "127.0.0.1"
     with socket.create_server((host, 0)) as taken:
         port, public = taken.getsockname()[1], quiet_port()
@@ -219,7 +219,7 @@ def test_an_environments_phrase_log_is_not_overruled(
 
 @pytest.fixture
 def unstarted() -> Iterator[Callable[..., dict[str, dict[str, str]]]]:
-    """The flags that roles would have had."""
+    """The flags that the roles would have had."""
     stacks: list[Stack] = []
 
     def flags_of(**settings: Any) -> dict[str, dict[str, str]]:
@@ -259,7 +259,7 @@ def test_what_a_roles_environment_says_is_not_overruled_by_defaults(
 def test_a_device_that_was_asked_for_goes_before_the_drafters_environment(
     monkeypatch: pytest.MonkeyPatch, unstarted: Callable[..., dict[str, dict[str, str]]]
 ) -> None:
-    """Once --draft-device did not; it says nothing of the verifier's."""
+    """--draft-device used not to; it has no effect on the verifier's device."""
     for role in ("VERIFIER", "DRAFTER"):
         monkeypatch.setenv(f"DRAFTLOOP_{role}_DEVICE", "cuda:1")
     flags = unstarted(draft_device="cpu")
@@ -270,7 +270,7 @@ def test_a_device_that_was_asked_for_goes_before_the_drafters_environment(
 
 
 def test_a_role_listens_where_its_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unless host or port were asked for; once it was told another place all the same."""
+    """Only a requested host or port overrules it. It used to be overruled in any case."""
 
     def listening(**settings: Any) -> dict[str, str | None]:
         stack = Stack(StackConfig.read(None, **settings))
@@ -363,7 +363,7 @@ def test_a_role_has_its_own_grace_period(tmp_path: Path) -> None:
     role.flags = ["--grace-period-s", "60"]
     assert role._grace_period_s == 60.0
     role.flags = ["--grace-period-s=30", "--grace-period-s", "60", "--grace-period-s=90"]
-    assert role._grace_period_s == 90.0  # as the role itself reads them
+    assert role._grace_period_s == 90.0  # as the role itself parses them
     role.flags, role.environment["DRAFTLOOP_VERIFIER_GRACE_PERIOD_S"] = [], "3"
     assert role._grace_period_s == 3.0
 
@@ -380,7 +380,7 @@ def test_a_full_disk_costs_what_is_compiled_its_place(
     (tmp_path / "cache").mkdir()
     program = (
         "import resource, signal\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"  # writing fails, as on a full disk
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"  # writes fail, as on a full disk
         "import loops\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
         "assert loops.twice(21) == 42\n"

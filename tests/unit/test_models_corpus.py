@@ -1,4 +1,4 @@
-"""The corpus split and the prompts are pure functions of names and texts."""
+"""The split of the corpus and the prompts depend only on names and texts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_the_split_depends_on_the_name_alone() -> None:
     assert sorted(training + held_out) == sorted(documents)
     assert 0.04 < len(held_out) / len(documents) < 0.06
     assert all(is_held_out(document.name) for document in held_out)
-    # Guards the committed list: a new hash or share would let held-out files into training.
+    # Guards the committed list: another hash or share would move held-out files into training.
     assert is_held_out("sched.py") and not is_held_out("json/decoder.py")
 
 
@@ -81,7 +81,7 @@ def test_prompt_lengths_vary_within_their_bounds() -> None:
 
 @pytest.fixture
 def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A library without files, and a list of two held-out ones."""
+    """A library without files, and a list with two held-out files."""
     file = tmp_path / "held_out.txt"
     file.write_text("sched.py\ntoken.py\n")
     monkeypatch.setattr("models.corpus.HELD_OUT_LIST", file)
@@ -94,14 +94,14 @@ def listed(library: Path) -> str:
 
 
 def test_a_folder_without_sources_empties_no_list(library: Path) -> None:
-    """A mistyped folder left the committed list of held-out files empty, as if all were well."""
+    """A mistyped folder used to empty the committed list without an error."""
     with pytest.raises(FileNotFoundError, match="library has no Python sources: STANDARD_LIBRARY"):
         corpus.main()
     assert listed(library) == "sched.py\ntoken.py\n"
 
 
 def test_what_is_held_out_is_what_is_listed(library: Path) -> None:
-    """Another version's files with held-out names may be known by other ones from training."""
+    """Held-out files of another Python version may be known from training under other names."""
     library.mkdir()
     for name in ("sched.py", "os.py", "opcode.py"):
         (library / name).write_text(f"# {name}\n{CODE}")
@@ -112,5 +112,5 @@ def test_what_is_held_out_is_what_is_listed(library: Path) -> None:
     training, held_out = corpus.load()
     assert [document.name for document in training] == ["os.py"]
     assert [document.name for document in held_out] == ["sched.py", "token.py"]
-    corpus.main()  # for models of one's own
+    corpus.main()  # for a user's own models
     assert listed(library) == "opcode.py\nsched.py\ntoken.py\n"

@@ -1,4 +1,4 @@
-"""Text that comes again, and its further versions."""
+"""Training records with repeated passages and changed versions of them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_record_holds_a_passage_again_and_again_and_fills_its_length(
     first, *again = made.tokenizer.decode(written.tolist()).split("\n\n# ")
     numbers = re.findall(r"\+ (\d+)", first)
     assert len(numbers) >= 2 and again
-    for version in again[:-1]:  # the last one is cut
+    for version in again[:-1]:  # the last one is truncated
         assert re.findall(r"\+ (\d+)", version) == numbers
     assert made.record([5] * 600, 512, np.random.default_rng(0)) is None
 

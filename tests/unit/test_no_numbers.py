@@ -1,4 +1,4 @@
-"""What is no finite number is never said, and a draft that holds it changes no token."""
+"""NaN and infinity are never chosen, and a draft token that causes them changes no token."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from verifier_service.round import verify
 from verifier_service.session import SessionRequest, VerifierSession
 
 PROMPT = [5, 17, 3, 88, 41]
-BAD = 95  # as an input; nobody says it
-LETTER = 65  # a, which all of the laws below allow
+BAD = 95  # as an input; it is never chosen
+LETTER = 65  # "a", which all of the distributions below allow
 SUCCESSORS = 2
 SAMPLINGS = {
     "greedy": SamplingParameters(temperature=0.0),
@@ -38,12 +38,12 @@ SAMPLINGS = {
 
 
 def spoilt(weights: dict[str, Tensor], value: float) -> None:
-    """Nothing behind the token can be computed."""
+    """Makes every logit after the token NaN or infinite."""
     weights["model.embed_tokens.weight"][BAD] = value
 
 
 def boundless(weights: dict[str, Tensor]) -> None:
-    """Behind the token a letter is infinitely likely: one dimension is of this token alone."""
+    """Makes a letter infinitely likely after the token, which has a dimension of its own."""
     for name, weight in weights.items():
         if name.endswith(("o_proj.weight", "down_proj.weight")):
             weight[0] = 0
@@ -64,7 +64,7 @@ FAULTS: dict[str, Callable[[dict[str, Tensor]], None]] = {
 def model(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> LanguageModel:
-    """Of what follows one token nothing can be said."""
+    """A model without finite logits after one of its tokens."""
     folder = save_model(tmp_path_factory.mktemp("model"))
     weights = load_file(folder / "model.safetensors")
     FAULTS[request.param](weights)
@@ -134,7 +134,7 @@ def test_a_drafted_token_changes_no_other(
 def test_what_is_no_number_is_no_token(
     model: LanguageModel, engine: Engine, law: str, alone: bool
 ) -> None:
-    """It would be the vocabulary's first, again and again, or depend on the temperature."""
+    """The token would be the vocabulary's first each time, or depend on the temperature."""
     text = Text(model, engine, SAMPLINGS[law], alone)
     text.begins([*PROMPT, BAD])
     place = len(PROMPT) + 1
@@ -149,7 +149,7 @@ def test_what_is_no_number_is_no_token(
 def test_a_draft_model_that_says_no_number_drafts_on(
     model: LanguageModel, engine: Engine, law: str, name: str, alone: bool
 ) -> None:
-    """What it says is a draft, right or wrong, or none: nothing stands still, nothing fails."""
+    """Such a draft model drafts anything or nothing, but neither hangs nor fails."""
     asked = drafter.SessionRequest(
         session_id="test", token_ids=(*PROMPT, BAD), prompt_length=len(PROMPT) + 1,
         sampling=SAMPLINGS[law], strategy=name,

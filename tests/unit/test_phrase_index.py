@@ -1,4 +1,4 @@
-"""The phrase index: valid drafts in any case, the likelier text first, bounded memory."""
+"""The phrase index: always valid drafts, likelier text first, bounded memory."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ phrases = st.builds(
 
 @st.composite
 def calibrations(draw: st.DrawFn) -> Calibration:
-    """One that has seen anything."""
+    """A calibration with arbitrary observations."""
     calibration = Calibration()
     sources = st.sampled_from([TokenSource.PHRASE, TokenSource.PROMPT_LOOKUP])
     for _ in range(draw(st.integers(0, 20))):
@@ -126,7 +126,7 @@ def test_drafts_are_valid_trees_within_their_budget(
         calibration=calibration,
     )  # fmt: skip
     tree = made.tree
-    tree.validate(vocabulary_size=VOCABULARY, max_nodes=nodes)  # parents first; no nan
+    tree.validate(vocabulary_size=VOCABULARY, max_nodes=nodes)  # parents first; no NaN
     assert all(1 <= level <= depth for level in tree.depths())
     assert leaves is None or leaves_of(tree) <= leaves
     sums: dict[int, float] = {}
@@ -153,7 +153,7 @@ def test_no_branches_allowed_is_no_draft() -> None:
 
 
 def test_whole_numbers_in_a_budget_compile_nothing() -> None:
-    """Compiling takes seconds, with both indexes locked."""
+    """Compiling takes seconds, during which both indexes are locked."""
     known = list(cast(Any, growth.grow_into).signatures)
     assert len(grown((1, 2), own=new_index([1, 2, 3]), least=0).tree) == 1
     assert len(PhraseSession([1, 2, 3, 1], 8, stop_token_ids={3}).propose([1], AMPLE)) == 2
@@ -161,7 +161,7 @@ def test_whole_numbers_in_a_budget_compile_nothing() -> None:
 
 
 def test_nothing_follows_a_stop_token_but_what_is_committed() -> None:
-    """What can never be accepted was promised as nearly certain, and never found to be wrong."""
+    """Impossible continuations used to be promised as nearly certain and never corrected."""
     text = [1, 2, 3, 4, 5] * 6
     session = PhraseSession(text, 16, stop_token_ids={3, 9})
     assert session.propose(text, AMPLE).token_ids == (1, 2, 3)
@@ -218,7 +218,7 @@ def test_sources_tell_whose_text_it_was() -> None:
 
 
 def test_a_second_guess_ends_the_run_behind_it() -> None:
-    """It is right only where the first one was wrong."""
+    """A second guess is right only if the first one was wrong."""
     index = new_index([1, 2, 5], [1, 2, 5], [1, 3, 6])
     made = grown((1,), shared=index)
     runs = dict(zip(made.tree.token_ids, made.runs, strict=True))
@@ -238,13 +238,13 @@ def test_among_equals_the_lower_token_comes_first() -> None:
         index = new_index(half_life_tokens=10**18)
         index.insert([Phrase((1,), (token,)) for token in order])
         assert first((1,), shared=index) == 3
-        index = new_index()  # but where counts decay, the later one is a little ahead
+        index = new_index()  # where counts decay, the later one is slightly ahead
         index.insert([Phrase((1,), (token,)) for token in order])
         assert first((1,), shared=index) == order[1]
 
 
 def test_what_faded_away_makes_nothing_certain() -> None:
-    """Two faint counts of one context once gave each other certainty."""
+    """Two faint counts of one context used to make each other certain."""
     index = new_index(half_life_tokens=100)
     index.insert([Phrase((1,), (2,)), Phrase((1,), (3,))])
     index.extend((), [50 + number % 40 for number in range(2100)])
@@ -252,7 +252,7 @@ def test_what_faded_away_makes_nothing_certain() -> None:
 
 
 def test_counts_decay() -> None:
-    """What was said long ago gives way to what is said now."""
+    """What was seen long ago gives way to what is seen now."""
     index = new_index(half_life_tokens=100)
     index.insert([Phrase((1, 2), (5,))] * 3)
     index.insert([Phrase((1, 2), (6,))])
@@ -327,7 +327,7 @@ def test_memory_that_was_let_go_meanwhile_is_not_taken_again_to_clear_it() -> No
 
 
 def test_prompt_lookup_copies_on_from_an_earlier_place() -> None:
-    """With one branch and own text only, the index is prompt lookup."""
+    """With a single branch and own text only, the index is prompt lookup."""
     text = [*range(50), 10, 11, 12]
     tree = grown(text, own=new_index(text), leaves=1, nodes=6).tree
     assert tree.token_ids == (13, 14, 15, 16, 17, 18)
@@ -347,7 +347,7 @@ print(here.sample())
 
 
 def sample() -> str:
-    """A draft after a text with many ties, from an index that had to evict."""
+    """A draft after a text with many ties, from an index that had to evict entries."""
     numbers = random.Random(5)
     text = [numbers.randrange(8) for _ in range(3000)]
     return repr(grown(text, shared=new_index(text, max_bytes=16384), nodes=16))

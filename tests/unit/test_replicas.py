@@ -1,4 +1,4 @@
-"""Which replica a new session goes to, by its own word and by what is known since."""
+"""The choice of a replica for a new session, by reported load and what is known since."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def test_what_is_opened_here_counts_before_the_next_report() -> None:
     one, other = replica("one", running=2), replica("other", running=3)
     one.sessions += 2
     assert firsts(Replicas([one, other])) == {"other": 200}
-    one.report(ServiceLoad(running_sessions=2))  # somebody else's have ended meanwhile
+    one.report(ServiceLoad(running_sessions=2))  # others' sessions have ended meanwhile
     assert one.load < other.load
 
 
 def test_sessions_that_a_service_does_not_tell_of_count_here() -> None:
-    """One that was started anew, say, whose old sessions have not been seen to break yet."""
+    """After a restart, the service does not report sessions that have not been seen to break."""
     one = replica("one")
     one.sessions = 4
     one.report(ServiceLoad(running_sessions=0))
@@ -73,7 +73,7 @@ def test_sessions_that_a_service_does_not_tell_of_count_here() -> None:
 
 
 def test_of_many_no_one_takes_all_new_sessions() -> None:
-    """Other orchestrators see the same loads: the least busy one must not get everybody's."""
+    """Other orchestrators see the same loads; the least busy one must not get all sessions."""
     known = Replicas([replica(str(load), running=load) for load in range(6)])
     seen = firsts(known, 2000)
     assert seen.most_common(1)[0][0] == "0" and seen["0"] < 1000
@@ -114,7 +114,7 @@ def test_it_does_not_where_it_is_much_busier_or_cannot() -> None:
 
 
 def test_no_text_is_read_where_there_is_no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every round of every request asks while no drafter is there, and texts may be long."""
+    """Every round asks again while there is no drafter, and texts may be long."""
     one, other = replica("one"), replica("other")
     known, read = Replicas([one, other]), list[int]()
     find = known._beginnings.find
@@ -173,7 +173,7 @@ def test_another_model_is_named_beside_the_first(changed: dict[str, str]) -> Non
 
 
 def test_sessions_on_replicas_that_have_left_count_until_they_end() -> None:
-    """The gauge once fell to 0 while they ran on."""
+    """The gauge used to fall to 0 while they were running."""
     one, other, idle = replica("one"), replica("other"), replica("idle")
     one.sessions, other.sessions = 2, 3
     known = Replicas([one, other, idle])
@@ -191,7 +191,7 @@ def test_sessions_on_replicas_that_have_left_count_until_they_end() -> None:
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """A clock that stands still unless a test sets it."""
+    """A clock that stands still unless the test sets it."""
     clock = SimpleNamespace(seconds=100.0)
     stopped = SimpleNamespace(monotonic=lambda: clock.seconds)
     monkeypatch.setattr(orchestrator.replicas, "time", stopped)

@@ -1,4 +1,4 @@
-"""Choosing tokens: every shaping step against its definition, and the law of what is chosen."""
+"""Choosing tokens: every step against its definition, and the resulting distribution."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_tiny_temperature_is_greedy(temperature: float) -> None:
     sampler = Sampler(parameters, 5, CPU)
     sampler.cool(0.8)
     assert sampler.choose(LOGITS.roll(2, dims=1) * 1e4, [1], [[]]) == [2]
-    scores = sampler.scores(LOGITS.flip(1) * 1e4, [1], [[]])  # as other devices choose by
+    scores = sampler.scores(LOGITS.flip(1) * 1e4, [1], [[]])  # as other devices choose
     assert int(scores.argmax()) == 4 and scores.max() < math.inf
 
 
@@ -73,7 +73,7 @@ def test_the_least_temperature_that_is_none_does_not_overflow() -> None:
 
 
 def test_penalties_follow_the_fields_convention() -> None:
-    """Repetition looks at prompt and output; presence and frequency at the output alone."""
+    """Repetition counts prompt and output; presence and frequency only the output."""
     parameters = SamplingParameters(
         repetition_penalty=2.0, presence_penalty=0.25, frequency_penalty=0.5
     )
@@ -86,7 +86,7 @@ def test_penalties_follow_the_fields_convention() -> None:
 
 
 def test_a_reopened_session_counts_its_output_as_output() -> None:
-    """Of the tokens that it opens with those behind the prompt: penalties look at them apart."""
+    """Penalties treat prompt and output differently, and a reopened session has both."""
     parameters = SamplingParameters(
         temperature=0.0, repetition_penalty=2.0, presence_penalty=0.25, frequency_penalty=0.5
     )
@@ -158,7 +158,7 @@ def test_a_colder_reading_is_cut_off_at_the_requests_temperature() -> None:
     cold.cool(0.5)
     noise = sampler.scores(LOGITS, [3], [[]]) - sampler.shape(LOGITS, [[]])
     told = cold.best(LOGITS, [3], [[]], 3)
-    expected = (LOGITS / 0.5 + noise)[0, :3]  # top-p leaves three of five, at either temperature 1
+    expected = (LOGITS / 0.5 + noise)[0, :3]  # top-p keeps three of five, by temperature 1
     assert told.token_ids[0] == expected.sort(descending=True).indices.tolist()
     assert told.shares()[0] == pytest.approx(
         expected.softmax(-1).sort(descending=True).values.tolist(), rel=1e-5

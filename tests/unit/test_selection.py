@@ -1,4 +1,4 @@
-"""Which part of a draft is worth its verification, against all parts that there are."""
+"""Which part of a draft is worth its verification, compared with all parts."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def test_no_more_nodes_are_chosen_than_may_be() -> None:
     tree = DraftTree.chain([1, 2, 3, 4], MODEL, [1.0] * 4)
     chosen = select(tree, LINE, 0.0, most=2)
     assert chosen.tree == DraftTree.chain([1, 2], MODEL, [1.0] * 2) and chosen.cut
-    assert chosen.offer == Offer(tokens=2, nodes=2)  # by what is left of the draft
+    assert chosen.offer == Offer(tokens=2, nodes=2)  # of what is left of the draft
 
 
 def test_the_likeliest_nodes_are_taken_wherever_they_stand() -> None:
-    """Also where as many others stand before them."""
+    """Likely nodes are taken even if as many others come before them."""
     tree = DraftTree((7, 8, 9), (ROOT,) * 3, (0.0, 0.3, 0.5), (MODEL,) * 3)
     chosen = select(tree, LINE, 1e-6, most=32)
     assert chosen.tree == DraftTree((8, 9), (ROOT,) * 2, (0.3, 0.5), (MODEL,) * 2)

@@ -1,4 +1,4 @@
-"""Which wishes run as one forward, and how much of prompts one takes."""
+"""Which requests run in one forward pass, and how much of prompts it takes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from draftloop.runtime.step import (
 from tests.support.toy_model import FakeModel
 
 MS = 1_000_000
-PROMPT = 100  # tokens that take as long as a forward should
+PROMPT = 100  # tokens that take as long as a forward pass should
 
 
 def model() -> FakeModel:
@@ -65,21 +65,21 @@ def test_another_model_and_a_full_step_wait() -> None:
 
 
 def of_text(made: Forward, *, waits: bool = False) -> Forward:
-    """The same in a session with the text that all have here; one that `waits` may copy it."""
+    """The request in a session with the text that all share here; with `waits` it can copy."""
     made.slot.text = Text([1] * 64, "")
     made.renewed = (lambda: made) if waits else None
     return made
 
 
 def test_what_a_prompt_in_the_step_computes_is_waited_for() -> None:
-    """Whether that is the first one or came later; what a round computes is its own text."""
+    """The prompt may be the first or a later one; rounds compute only their own text."""
     target = model()
     first = Step(of_text(wish(target, PROMPT // 4)))
     assert not first.takes(of_text(wish(target, PROMPT // 4), waits=True))
     later = Step(wish(target, PROMPT // 4))
     assert later.takes(of_text(wish(target, PROMPT // 4), waits=True))
     assert not later.takes(of_text(wish(target, PROMPT // 4), waits=True))
-    assert later.takes(of_text(wish(target, PROMPT // 4)))  # nobody could copy it for that one
+    assert later.takes(of_text(wish(target, PROMPT // 4)))  # this one could not copy it
     rounds = Step(of_text(wish(target, 1)))
     assert rounds.takes(of_text(wish(target, ROUND_TOKENS)))
     assert rounds.takes(of_text(wish(target, PROMPT // 4), waits=True))

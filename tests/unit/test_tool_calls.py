@@ -1,4 +1,4 @@
-"""Calls of tools: read from any text in any pieces, asked for by grammars that allow no others."""
+"""Tool calls: read from any text in any pieces, and enforced by grammars."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ from tests.support.tool_answers import (
 
 
 def offered(*names: str) -> dict[str, Function]:
-    """Functions of these names, which take anything."""
+    """Functions with these names, which take any arguments."""
     return {name: Function(name=name, parameters={}) for name in names}
 
 
@@ -100,7 +100,7 @@ PIECES = ("<tool_call>", "</tool_call>", "<tool", "[TOOL_CALLS]", "[", "]", ",",
 def test_any_text_is_told_whole_however_it_comes(
     notation: Notation, pieces: list[str], cuts: list[int]
 ) -> None:
-    """Where nothing is called, it is the content as it stands."""
+    """If nothing is called, it is the content, unchanged."""
     assert_told_whole(notation, pieces, cuts)
 
 
@@ -128,7 +128,7 @@ def test_arguments_that_are_no_object_are_no_call(arguments: str) -> None:
 
 @pytest.mark.parametrize("cuts", [[], [3], [12, 20]])
 def test_json_that_is_an_answer_is_no_call(cuts: list[int]) -> None:
-    """Where nothing marks calls, only an offered name makes an object one."""
+    """Where calls have no marks, an object is a call only if it names an offered function."""
     for answer in ('{"name": "John", "age": 3}', '{"name": "John", "parameters": {"a": 1}}'):
         reader = CallReader(LLAMA3_JSON, offered("weather"))
         said = [*(reader.feed(piece) for piece in in_pieces(answer, cuts)), reader.finish()]
@@ -172,7 +172,7 @@ def test_names_of_any_letters(name: str) -> None:
 
 
 def test_a_name_without_an_end_is_no_work_at_every_letter() -> None:
-    """A model may loop there, and the event loop is everybody's: a look goes no further."""
+    """A model may loop there, and the event loop is shared: only a limited length is searched."""
     answer = '<tool_call>{"name": "' + "a" * 200_000
     assert read(HERMES, in_pieces(answer, list(range(0, 200_000, 20)))) == (answer, [])
     late = '<tool_call>{"name": "' + "a" * 5000 + '", "arguments": {"a": 1}}</tool_call>'
@@ -180,7 +180,7 @@ def test_a_name_without_an_end_is_no_work_at_every_letter() -> None:
 
 
 def test_an_answer_that_was_cut_off() -> None:
-    """Its limit came amid a call: what there is of the arguments, or the text as it stands."""
+    """The limit may come in the middle of a call: the arguments so far, or the plain text."""
     assert read(HERMES, ['<tool_call>{"name": "f", "arguments": {"a']) == ("", [("f", '{"a')])
     assert read(HERMES, ['a <tool_call>{"na']) == ('a <tool_call>{"na', [])
     assert read(HERMES, [ANSWERS["hermes"][:-3]]) == ("", list(READ))
@@ -247,7 +247,7 @@ def test_templates_show_how_calls_are_written(template: str, notation: Notation 
 @pytest.mark.parametrize("special", [None, False, True])
 @pytest.mark.parametrize("notation", NOTATIONS.values(), ids=NOTATIONS)
 def test_grammars_of_calls(tmp_path: Path, notation: Notation, special: bool | None) -> None:
-    """Marks may be letters, or tokens with letters, or special tokens, which have none."""
+    """Marks may be letters, tokens with letters, or special tokens, which have none."""
     marks = notation.marks
     folder = None if special is None else tmp_path
     functions = FUNCTIONS[:1] if notation is PYTHONIC else FUNCTIONS

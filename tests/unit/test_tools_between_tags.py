@@ -1,4 +1,4 @@
-"""Calls between tags, of all families: typed by the tool's schema, texts as they are."""
+"""Calls between tags, in all families: values typed by the tool's schema, texts unchanged."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ CALLED = [
 
 
 def three_calls(style: Style) -> tuple[str, list[Any]]:
-    """An answer, and what it means; one of its values has what ends others."""
+    """An answer and its meaning; one of its values contains what ends others."""
     said = [
         {"path": 'é "x"\n', "lines": "3", "tags": f'["{style.end}", 1]', "more": "{}"},
         {"path": "", "either": "null"},
@@ -126,13 +126,13 @@ GRAMMATICAL = [
 def test_what_the_grammar_allows_is_read_as_the_schema_wants(
     tmp_path: Path, style: Style, arguments: dict[str, str], allowed: bool, special: bool | None
 ) -> None:
-    """Whether the notation's marks are letters or tokens of their own."""
+    """The marks of the notation may be letters, or tokens of their own."""
     notation, folder = style.notation, None if special is None else tmp_path
     arguments = {key: text.replace("END", style.end) for key, text in arguments.items()}
     marked = any(mark in text for text in arguments.values() for mark in notation.marks)
     if folder is not None:
         tokenizer_with(folder, *notation.marks, special=bool(special))
-        allowed = allowed and not marked  # which would be written as these tokens
+        allowed = allowed and not marked  # otherwise they would be written as these tokens
     call = style.call(arguments)
     one, two = style.answer([call]), style.answer([call, call])
     assert is_allowed(notation, [WRITE], one, several=False, folder=folder) is allowed
@@ -180,7 +180,7 @@ def test_what_schemas_say_of_values(
     ],
 )
 def test_nulls_in_a_schema_say_nothing(style: Style, parameters: dict[str, Any]) -> None:
-    """As some languages write an empty list; and what is said of types there counts for nothing."""
+    """Some languages write an empty list as null; types in such parts do not count."""
     function = Function(name="write", parameters=parameters)
     path = parameters["properties"] or {}
     answer = style.answer([style.call({"path": "a"} if "path" in path else {})])

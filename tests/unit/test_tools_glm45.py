@@ -1,4 +1,4 @@
-"""Calls of GLM, as far as they are not like others between tags."""
+"""Calls in GLM's notation, where it differs from others between tags."""
 
 from __future__ import annotations
 

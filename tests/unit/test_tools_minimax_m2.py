@@ -1,4 +1,4 @@
-"""Calls of MiniMax M2, as far as they are not like others between tags."""
+"""Calls in MiniMax M2's notation, where it differs from others between tags."""
 
 from __future__ import annotations
 

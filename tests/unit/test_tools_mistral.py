@@ -1,4 +1,4 @@
-"""Calls of newer Mistral models: a name, perhaps an id, and arguments behind it."""
+"""Calls of newer Mistral models: a name, optionally an id, then arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls in Python, as Llama 3.2 and 4 write them: literals and nothing else."""
+"""Calls in Python syntax, as Llama 3.2 and 4 write them: only literals as arguments."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_literals(written: str, value: Any) -> None:
         "[weather(city=1e999)]",
         "[weather(city=f'{x}')]",
         "[weather(city=" + "-" * 5000 + "1)]",
-        "[weather(city=" + "[" * 50_000 + "]" * 50_000 + ")]",  # deeper than any Python reads
+        "[weather(city=" + "[" * 50_000 + "]" * 50_000 + ")]",  # deeper than any Python parses
         "[other(city=1)]",
         "weather(city=1)",
         "[1, 2]",
@@ -161,7 +161,7 @@ def test_what_python_cannot_tell_is_refused(function: Function) -> None:
 
 
 def test_a_long_argument_is_no_work_at_every_letter() -> None:
-    """The event loop is everybody's: what was read is not copied again with each letter."""
+    """The event loop is shared: what was read is not copied again with each letter."""
     text = "a" * 1_000_000
     answer = f"[weather(city='{text}')]"
     pieces = in_pieces(answer, list(range(0, len(answer), 1000)))

@@ -1,4 +1,4 @@
-"""Calls of Qwen3-Coder, as far as they are not like others between tags."""
+"""Calls in Qwen3-Coder's notation, where it differs from others between tags."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_any_text_is_told_whole_however_it_comes(pieces: list[str], cuts: list[i
     ],
 )
 def test_what_models_forget(answer: str) -> None:
-    """The tag before a call, or one that ends a value or the call, or line ends."""
+    """The tag before a call, the tags that end a value or the call, or line ends."""
     assert QWEN.arguments_of(answer) == {"path": "x"}
 
 

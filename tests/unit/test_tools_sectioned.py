@@ -46,7 +46,7 @@ FORMS = [
     (DEEPSEEK, section(DEEPSEEK, fenced(*ONE), fenced(*TWO), between="\n")),
     (DEEPSEEK, section(DEEPSEEK, plain(*ONE), plain(*TWO))),
     (KIMI_K2, section(KIMI_K2, numbered(*ONE), numbered(*TWO, number=12))),
-    # With line ends, as some write them, and what models forget.
+    # With line ends, as some models write them, and without parts that models forget.
     (DEEPSEEK, section(DEEPSEEK, "", fenced(*ONE), fenced(*TWO), "", between="\n\n")),
     (DEEPSEEK, section(DEEPSEEK, plain(*ONE), "", between="\n") + section(DEEPSEEK, plain(*TWO))),
     (DEEPSEEK, fenced(*ONE) + fenced(*TWO)),

@@ -1,4 +1,4 @@
-"""Chat templates of models that call tools: recognised, and given earlier calls as they want."""
+"""Chat templates of models that call tools: recognised, and given earlier calls in their form."""
 
 from __future__ import annotations
 

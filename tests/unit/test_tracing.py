@@ -1,4 +1,4 @@
-"""Traces: nothing without a tracer, W3C headers in and out with one."""
+"""Tracing: nothing without a tracer; with one, W3C headers in and out."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_without_a_tracer_there_is_nothing() -> None:
 
 
 def test_headers_of_any_kind_go_on_with_a_trace(collector: Collector) -> None:
-    """HTTP's are of any case, gRPC's metadata may hold bytes and other keys."""
+    """HTTP headers may have any case; gRPC metadata may contain bytes and other keys."""
     begun = f"00-{TRACE_ID}-{PARENT_ID}-01"
     headers: list[tuple[str, str | bytes]] = [("Traceparent", begun), ("other-bin", b"\xff")]
     with (
@@ -87,7 +87,7 @@ def test_what_is_not_sampled_is_not_told(collector: Collector) -> None:
     ],
 )
 def test_a_role_says_what_traces_need(setup: str, status: int, words: str) -> None:
-    """And starts where it is there, whether or not a collector answers."""
+    """A role starts if the package is installed, whether or not a collector answers."""
     code = f"""
 import sys
 {setup}

@@ -1,4 +1,4 @@
-"""Merged trees stay trees: parents first, siblings distinct, whatever is offered twice."""
+"""Merged trees stay valid: parents first, siblings distinct, whatever is offered twice."""
 
 from __future__ import annotations
 

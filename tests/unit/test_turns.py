@@ -1,4 +1,4 @@
-"""Roles that start together: nobody measures while another one imports or measures."""
+"""Roles that start together take turns: none measures while another imports or measures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What rounds take beyond their forwards: what is remembered of it, and for how long."""
+"""The time of rounds beyond their forward passes: how it is estimated and forgotten."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DEAR, CHEAP = 90_000, 200
 
 
 def observed(known: VerifyOverhead, *, drafted: int, added: float) -> None:
-    """So many rounds with drafts that took so much longer than those without."""
+    """Observes `drafted` rounds with drafts, which take `added` longer than those without."""
     for _ in range(drafted):
         known.observe(4, 1000 + added)
 
@@ -23,7 +23,7 @@ def plain() -> VerifyOverhead:
 
 
 def test_what_is_forgotten_is_what_drafts_added_first() -> None:
-    """Else the cheap ones after a busy moment were forgotten, and the dear ones stayed."""
+    """Otherwise the cheap drafts after a busy moment would be forgotten, not the expensive ones."""
     known = plain()
     observed(known, drafted=16, added=DEAR)
     observed(known, drafted=8, added=CHEAP)
@@ -34,7 +34,7 @@ def test_what_is_forgotten_is_what_drafts_added_first() -> None:
 
 
 def test_what_is_forgotten_is_believed_no_more() -> None:
-    """Nothing else would ever correct it where it forbids drafts."""
+    """If it prevents drafts, nothing else would ever correct it."""
     known = plain()
     observed(known, drafted=13, added=DEAR)
     for _ in range(FADING * 13):
@@ -52,7 +52,7 @@ def test_nothing_is_forgotten_while_drafts_are_made_now_and_then() -> None:
 
 
 def sized(rounds: int, small: float, large: float) -> VerifyOverhead:
-    """Half of the drafts have two nodes and half have eight; what each of them added."""
+    """Half of the drafts have two nodes and half have eight; they add `small` and `large`."""
     known = plain()
     for _ in range(rounds // 2):
         known.observe(2, 1000 + small)

@@ -1,4 +1,4 @@
-"""Ways to draft are compared by what they do."""
+"""Ways to draft are compared by what their drafts bring."""
 
 from __future__ import annotations
 
