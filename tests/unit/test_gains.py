@@ -1,4 +1,4 @@
-"""What all requests together know of drafts: who learns with whom, and how much is kept."""
+"""What all requests learn together about drafts: which of them share it, and how much is kept."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ def brought(gains: Gains, of: Speculation, temperature: float = 0.8) -> float:
 
 
 def test_a_draft_model_alone_says_nothing_of_one_beside_other_sources() -> None:
-    """It brings in more where nothing else drafts; behind phrases it would be asked for nothing."""
+    """It brings more where nothing else drafts.
+
+    Judged by that beside phrases, it would be asked in vain.
+    """
     gains = Gains()
     before = brought(gains, ALL)
     for _ in range(50):
@@ -74,7 +77,7 @@ def test_methods_that_clients_come_up_with_take_no_more_than_so_much() -> None:
     for number in range(3 * MOST_METHODS):
         brought(gains, Speculation(strategy=OUROBOROS), temperature=0.0)
         gains.of((FUSED, number), 0.8, 1.0)
-        assert brought(gains, ALL) == known  # whoever is asked for stays
+        assert brought(gains, ALL) == known  # a method in use stays
     assert len(gains._known) == MOST_METHODS
     newest, oldest = gains.of((FUSED, number), 0.8, 1.0), gains.of((FUSED, 0), 0.8, 1.0)
     for gain in (newest, oldest):
@@ -89,14 +92,14 @@ def test_one_draft_that_stood_still_says_nothing_against_a_first_guess() -> None
 
 
 def test_what_the_round_around_a_draft_took_counts_at_once() -> None:
-    """Less than nothing for the request that waits, but no work is less than none."""
+    """A draft may take less than no time of the request that waits, but never less than no work."""
     shared = SharedGain(deque([100.0]))
     shared.observe_delay(shared.observe_draft(300), -400)
     assert (shared.draft_ns, shared.work_ns) == (-100, 0)
 
 
 def test_a_delay_is_booked_on_the_draft_that_it_is_of() -> None:
-    """Of another request, on another replica, a draft may have been observed since."""
+    """A draft of another request, on another replica, may have been observed since."""
     shared = SharedGain(deque([100.0], 3))
     mine = shared.observe_draft(200)
     shared.observe_draft(300)
@@ -109,7 +112,7 @@ def test_a_delay_is_booked_on_the_draft_that_it_is_of() -> None:
 
 
 def test_alone_drafts_are_expected_to_stay_as_large_as_they_were() -> None:
-    """A smaller one would be worth more, and it is not this comparison that makes them smaller."""
+    """A smaller draft would be worth more, but this comparison makes no draft smaller."""
     cost = VerifyCost((CostPoint(1, 1000), CostPoint(33, 2000)))
     gain = Gains().of(ALL.method, 0.8, 0.0)
     for _ in range(400):

@@ -1,4 +1,4 @@
-"""`tool_choice` of type `allowed_tools`: some of the tools alone are on offer."""
+"""`tool_choice` of type `allowed_tools`: only some of the tools are on offer."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ FLAT = [{"type": "function", "name": name} for name in ("red", "green", "blue")]
 
 
 def allowed(mode: str, *names: str) -> dict[str, Any]:
-    """In a chat's words."""
+    """The choice in the form of the chat API."""
     tools = [{"type": "function", "function": {"name": name}} for name in names]
     return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
 
 
 def allowed_flat(mode: str, *names: str) -> dict[str, Any]:
-    """In those of the Responses API."""
+    """The choice in the form of the Responses API."""
     tools = [{"type": "function", "name": name} for name in names]
     return {"type": "allowed_tools", "mode": mode, "tools": tools}
 
@@ -99,14 +99,14 @@ def test_mistakes_of_responses_have_their_own_names(choice: Any, param: str) -> 
 
 
 def told_param(error: Exception) -> str | None:
-    """The field that the client is told."""
+    """The field that the client's error names."""
     if isinstance(error, ValidationError):
         return body_problem([{**it, "loc": ("body", *it["loc"])} for it in error.errors()]).param
     return problem(error).param
 
 
 async def test_the_prompt_tells_of_no_others() -> None:
-    """And is counted so, by the Responses API's own route."""
+    """The Responses API's route that counts tokens leaves them out, too."""
     async with gateway() as (client, _):
 
         async def counted(**said: Any) -> int:

@@ -1,4 +1,4 @@
-"""What an HTTP client may send, what becomes of it, and what it is told of everything else."""
+"""What an HTTP client may send, what becomes of it, and which error everything else gets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOOL = {"type": "function", "function": {"name": "a", "parameters": {"type": "ob
 
 
 def named(function: str) -> dict[str, Any]:
-    """A choice of tool."""
+    """A choice of the tool with this name."""
     return {"type": "function", "function": {"name": function}}
 
 
@@ -41,7 +41,7 @@ def parameters(said: Generating, prompt: tuple[int, ...], tenant: str) -> Any:
 
 
 def refusal(kind: type[Generating] | type[TokenizeBody], body: Any) -> Problem:
-    """What the client is told."""
+    """The error that the client gets."""
     try:
         kind.model_validate(body)
     except ValidationError as error:
@@ -100,14 +100,17 @@ def test_choices_have_seeds_of_their_own(seed: int, seeds: list[int]) -> None:
 
 @pytest.mark.parametrize("body", [chat, completion])
 def test_the_limit_has_a_newer_name(body: Any) -> None:
-    """By which some clients say it again: guidellm, up to 0.3, to both kinds of completion."""
+    """Some clients send both names: guidellm does, up to 0.3, to both kinds of completion."""
     assert parameters(body(max_completion_tokens=7), (5,), "")[0].max_tokens == 7
     assert parameters(body(max_completion_tokens=7, max_tokens=7), (5,), "")[0].max_tokens == 7
 
 
 @pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
 def test_a_chat_without_end_names_no_limit(name: str) -> None:
-    """As llama.cpp's clients and those of LM Studio say it; a text would go on until it is full."""
+    """Clients of llama.cpp and of LM Studio send -1.
+
+    A text completion would go on until the context is full, so there -1 is refused.
+    """
     (said,) = parameters(chat(**{name: -1}), (5,), "")
     assert said.max_tokens is None and said.ends_itself
     assert refusal(CompletionBody, {"prompt": "x", name: -1}).param == name
@@ -121,7 +124,7 @@ def test_logprobs_of_a_chat(body: dict[str, Any], count: int | None) -> None:
 
 
 def test_agents_may_offer_hundreds_of_tools() -> None:
-    """Their own, and those of all MCP servers that they know."""
+    """Their own tools, and those of all MCP servers that they know."""
     several = [{**TOOL, "function": {"name": f"tool_{number}"}} for number in range(1000)]
     assert len(chat(tools=several).tools or ()) == 1000
 
@@ -181,7 +184,7 @@ def test_chats_that_ask_for_nothing_unusual(body: dict[str, Any]) -> None:
 
 
 def test_what_litellm_makes_of_an_answer_comes_back() -> None:
-    """It puts what its own classes have not into fields of its own, and sends these, too."""
+    """LiteLLM puts what its classes lack into fields of its own, and sends these, too."""
     own = {"provider_specific_fields": {"refusal": None, "reasoning": "hm"}}
     function = {"name": "a", "arguments": "{}", **own}
     call = {"id": "1", "type": "function", "function": function, **own}
@@ -194,7 +197,10 @@ def test_what_litellm_makes_of_an_answer_comes_back() -> None:
 
 
 def test_in_place_of_a_picture_that_a_tool_brought_the_model_is_told_of_it() -> None:
-    """As for coding agents; refused, it would end the conversation, which has it from then on."""
+    """As in the APIs of coding agents.
+
+    A refusal would end the conversation, which holds the picture from then on.
+    """
     brought = [{"type": "text", "text": "shot"}, {"type": "image_url", "image_url": {"url": "x"}},
                {"type": "image", "base64": "x"}, {"type": "file", "file": {}}]  # fmt: skip
     turn = {"role": "tool", "tool_call_id": "1", "content": brought}
@@ -336,7 +342,7 @@ def test_names_are_those_that_the_client_used() -> None:
 
 @pytest.mark.parametrize("verbosity", ["low", "medium", "high", None])
 def test_how_much_to_say_is_a_wish(verbosity: str | None) -> None:
-    """The Agents SDK says `low` for the model that it asks for where none is named."""
+    """The Agents SDK sends `low` for the model that it uses where none is named."""
     assert chat(verbosity=verbosity).verbosity == verbosity
     said = ResponseBody.model_validate({"input": "x", "text": {"verbosity": verbosity}})
     assert said.text is not None and said.text.verbosity == verbosity

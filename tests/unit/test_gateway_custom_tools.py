@@ -1,4 +1,4 @@
-"""Tools of the Responses API that take text: offered, called, streamed, and sent back."""
+"""Custom tools of the Responses API, which take text: offered, called, streamed, and sent back."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ def grammar(syntax: str, definition: str) -> dict[str, str]:
     ],
 )  # fmt: skip
 def test_it_is_a_function_of_one_text(said: dict[str, Any], told: str) -> None:
-    """Codex offers `apply_patch` so, and asked models never called what they were not told of."""
+    """Codex offers `apply_patch` in this form.
+
+    Models never called it while they were not told of it.
+    """
     offered = body(
         tools=[{**PATCH, **said}], tool_choice={"type": "custom", "name": "apply_patch"}
     )  # fmt: skip
@@ -54,7 +57,7 @@ def test_it_is_a_function_of_one_text(said: dict[str, Any], told: str) -> None:
 
 
 def test_what_a_history_has_of_it_is_a_call_and_its_result() -> None:
-    """It was 400 for good, where another model had called before."""
+    """Once a conversation in which another model had called one got status 400 for good."""
     direct = {"caller": {"type": "direct"}, "id": "1", "status": "completed"}
     call = {"type": "custom_tool_call", "call_id": "c1", "name": "apply_patch", "input": 'a "b"\n'}
     picture = {"type": "input_image", "image_url": "data:image/png;base64,"}
@@ -72,7 +75,7 @@ def test_what_a_history_has_of_it_is_a_call_and_its_result() -> None:
 
 
 def grown(name: str, pieces: list[str], status: str = COMPLETED) -> tuple[Any, list[Any]]:
-    """The item of such a call, and the events of its growth."""
+    """The item of a call to this tool, and the events by which it grows."""
     tools = body(tools=[PATCH, INSIDE]).offered
     output = Output(kinds(names_in_parts(tools), that_take_text(tools)))
     parts = [CallPart(0, "c1", name, ""), *(CallPart(0, "", "", piece) for piece in pieces)]
@@ -83,7 +86,7 @@ def grown(name: str, pieces: list[str], status: str = COMPLETED) -> tuple[Any, l
 
 
 def test_its_calls_are_told_as_openais_are() -> None:
-    """In the order of the events of OpenAI's client, the text without JSON's escapes."""
+    """In the order of the events of OpenAI's client, with the text free of JSON's escapes."""
     item, told = grown(NESTED, ['{"inp', 'ut": "*** Be', "gin\\", 'n\\"a\\"', '"', "}"])
     text = '*** Begin\n"a"'
     kept = {key: value for key, value in item.items() if key != "id"}
@@ -122,7 +125,7 @@ def test_other_functions_are_called_as_before() -> None:
 )
 @pytest.mark.parametrize("size", [1, 3, 100])
 def test_texts_that_models_write(written: str, text: str, size: int) -> None:
-    """However they come in pieces."""
+    """However the text is cut into pieces."""
     item, _ = grown("apply_patch", [written[at : at + size] for at in range(0, len(written), size)])
     assert item["input"] == text
 

@@ -1,4 +1,7 @@
-"""A page whose name points to this machine is not served by a keyless server on loopback."""
+"""A server on loopback without keys refuses foreign host names that point to it.
+
+Otherwise a web page could reach it under its own name (DNS rebinding).
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,7 @@ async def test_services_are_reached_by_any_name(listen: str) -> None:
 
 @pytest.mark.parametrize("allowed", ["http://page.example, http://other.example", "*"])
 async def test_pages_of_allowed_origins_may_call(tmp_path: Path, allowed: str) -> None:
-    """They are told so before they bring a key, which what asks whether it may has not."""
+    """A preflight request is answered before there is a key: it cannot carry one."""
     keys = tmp_path / "keys.toml"
     keys.write_text(KeyEntry(name="a", sha256=hash_of(new_key()), tenant="").toml())
     asked = {"Origin": "http://page.example", "Access-Control-Request-Method": "POST",
@@ -92,7 +95,7 @@ async def test_pages_of_other_origins_may_not() -> None:
 
 
 async def test_keys_and_certificates_are_enough(tmp_path: Path) -> None:
-    """A page has no key, and no certificate for its name is this server's."""
+    """A page has no key, and the server has no certificate for the page's name."""
     keys = tmp_path / "keys.toml"
     keys.write_text(KeyEntry(name="a", sha256=hash_of(new_key()), tenant="").toml())
     assert 403 not in await statuses(PAGE, keys=keys)

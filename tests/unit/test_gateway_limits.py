@@ -1,4 +1,4 @@
-"""What a key may begin is counted before anything is read of it, whatever becomes of it."""
+"""A request counts against its key's limit before any of it is read, whatever becomes of it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REFUSED = {"temperature": -1}
 
 
 class Reached(Exception):
-    """A request came to the tokenizer."""
+    """A request reached the tokenizer."""
 
 
 Limited = tuple[httpx.AsyncClient, Described]
@@ -31,7 +31,7 @@ Limited = tuple[httpx.AsyncClient, Described]
 
 @pytest.fixture
 async def limited(tmp_path: Path) -> AsyncIterator[Limited]:
-    """Two requests a minute."""
+    """A gateway whose key may begin two requests a minute."""
     keys = tmp_path / "keys.toml"
     entry = KeyEntry(name="a", sha256=hash_of(KEY), tenant="", requests_per_minute=2)
     keys.write_text(entry.toml())
@@ -78,7 +78,7 @@ async def test_every_choice_of_every_prompt_is_counted(limited: Limited) -> None
 
 
 class Call:
-    """Of a gRPC client with the key."""
+    """The call of a gRPC client with the key."""
 
     def invocation_metadata(self) -> list[tuple[str, str]]:
         return [("authorization", f"Bearer {KEY}")]

@@ -1,4 +1,4 @@
-"""Tokens by their bytes, and log-probabilities in OpenAI's two forms."""
+"""The bytes of tokens, and log-probabilities in OpenAI's two forms."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ def test_special_tokens_that_are_told_do() -> None:
 
 
 @given(st.lists(st.integers(1, TOKENIZER.vocabulary_size - 1), max_size=30))
-@example([166, 87])  # half a character, and a letter behind it
+@example([166, 87])  # half a character, then a letter
 def test_offsets_are_places_in_the_text(token_ids: list[int]) -> None:
-    """Broken characters count as what the text has in their place."""
+    """A broken character counts as what the text has in its place."""
     parts = CompletionLogprobs(TOKENIZER)
     written = parts.of([TokenLogprobs(token, -0.5, ()) for token in token_ids])
     before = b""
@@ -108,7 +108,7 @@ def test_json_has_no_infinity() -> None:
 
 @given(st.text(alphabet=st.sampled_from("a🙂é中\n👩‍👩‍👧"), max_size=12), st.integers(1, 4))
 def test_pieces_of_any_size_join_to_the_text(text: str, size: int) -> None:
-    """Rounds commit several tokens: whatever the cuts, no broken character shows."""
+    """Rounds commit several tokens: wherever they are cut, no broken character shows."""
     token_ids = TOKENIZER.encode(text)
     stream = TextStream(TOKENIZER, [], ())
     pieces = [stream.push(token_ids[at : at + size]) for at in range(0, len(token_ids), size)]

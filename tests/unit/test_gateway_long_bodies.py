@@ -1,4 +1,4 @@
-"""Bodies of some megabytes: what they take is not done on the event loop, or not at all."""
+"""Bodies of several megabytes: their work is done off the event loop, or not at all."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from orchestrator.tokenizer import Tokenizer
 from protos import generation_pb2 as pb
 from tests.support.gateway import gateway
 
-REFUSED = {"temperature": -1}  # once the prompt has been read
+REFUSED = {"temperature": -1}  # only once the prompt has been read
 MANY = 100_000
 MESSAGE = {"role": "user", "content": ""}
 CHATS: list[tuple[int, dict[str, Any]]] = [(1, {}), (3000, {}), (1, {"a": [[]] * MANY})]
@@ -30,7 +30,7 @@ LARGE: list[Any] = ["a" * 100, ["", "", "", ""], {"a": {"b": "c"}}, [[[[]]]]]
 
 
 class Calls(list[tuple[int, bool]]):
-    """Of one function: how long its argument was, and whether the event loop waited for it."""
+    """The calls of a function: its argument's length, and whether it ran on the event loop."""
 
     def spy(self, function: Callable[..., Any], argument: int = 0) -> Callable[..., Any]:
         def called(*given: Any, **named: Any) -> Any:
@@ -49,7 +49,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Calls]:
 
 
 async def refusal(path: str, body: dict[str, Any]) -> tuple[str | None, str | None]:
-    """Its code, and the field that it is about."""
+    """The error's code, and the field that it names."""
     async with gateway() as (client, _):
         answer = await client.post(path, json=body)
     assert answer.status_code == 400, answer.text
@@ -110,7 +110,7 @@ async def test_more_biases_than_tokens_are_not_looked_into(
 async def test_lists_of_more_tokens_than_there_are_come_to_no_choice(
     field: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of 128 choices would have its own, and send it to both model services."""
+    """Each of 128 choices would have a list of its own, and send it to both model services."""
     reached = Calls()
     monkeypatch.setattr(parameters, "_logit_bias", reached.spy(parameters._logit_bias))
     found = await refusal("/v1/completions", {"prompt": "a", "n": 128, field: [5] * 4097})
@@ -128,7 +128,7 @@ async def test_many_tokens_are_made_text_beside_the_others(decoded: Calls) -> No
 
 
 class Call:
-    """Of a gRPC client."""
+    """A gRPC client's call."""
 
     def invocation_metadata(self) -> None:
         return None
@@ -181,11 +181,11 @@ def test_whatever_is_large_is_found_to_be() -> None:
     ids=lambda value: [*value][-1] if isinstance(value, dict) else value.__name__,
 )
 def test_of_many_wrong_entries_the_first_is_told(kind: type[BaseModel], body: Any) -> None:
-    """A million of complaints would take seconds."""
+    """A million error messages would take seconds."""
     with pytest.raises((InvalidInput, ValidationError)) as caught:
         kind.model_validate(body)
     problem: Any = caught.value
-    assert isinstance(problem, InvalidInput) or problem.error_count() <= 3  # one a union's branch
+    assert isinstance(problem, InvalidInput) or problem.error_count() <= 3  # one per branch
 
 
 async def test_a_long_body_is_read_beside_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

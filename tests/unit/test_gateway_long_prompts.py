@@ -1,4 +1,4 @@
-"""That a prompt is too long is said in words by which agents know it, which then shorten it."""
+"""The error for too long a prompt has words that agents recognise, so that they shorten it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.support.gateway import gateway
 
 LONG = "x " * 4000
 CHAT = {"messages": [{"role": "user", "content": LONG}]}
-# Claude Code asks in which words it is told so, and by how many tokens; LiteLLM, too, has no other
-# sign than its words.
+# Claude Code looks for these words, and for the number of tokens in them. LiteLLM, too, recognises
+# the error only by its words.
 CLAUDE_CODES = re.compile(r"prompt is too long[^0-9]*(\d+)\s*tokens?\s*>\s*(\d+)", re.IGNORECASE)
 LITELLMS = "this model's maximum context length is 2048 tokens"
 

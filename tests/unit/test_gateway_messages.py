@@ -1,4 +1,4 @@
-"""The Messages API's own pieces: turns of input, blocks of output, and streams that end badly."""
+"""The Messages API's own parts: turns of input, blocks of output, and streams that fail."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ANSWER = {"role": "assistant", "content": [
 ]}  # fmt: skip
 TWO = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
 RETURNED = {"type": "tool_result", "tool_use_id": "c1", "content": TWO, "is_error": True}
-# Of Claude Code's search for tools, of which it had said that they need not be told yet.
+# From Claude Code's tool search, for tools that it had declared as not to be shown yet.
 FOUND = [{"type": "tool_reference", "tool_name": name} for name in ("weather", "g")]
 PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
 PDF = {"type": "document", "source": {"type": "base64", "data": ""}, "title": "a.pdf"}
@@ -86,7 +86,7 @@ def test_blocks_of_an_answer_are_one_message() -> None:
     ],
 )
 def test_what_a_turn_tells(blocks: list[Any], expected: list[tuple[str, str]]) -> None:
-    """Claude Code tells pages of a PDF that it has read beside what came of the call."""
+    """Claude Code sends the pages of a PDF that it has read beside the result of the call."""
     said = told([{"role": "user", "content": blocks}])
     assert [(one["role"], one["content"]) for one in said] == expected
 
@@ -97,7 +97,7 @@ def test_the_words_of_the_system_come_first(system: Any) -> None:
 
 
 def test_the_first_words_of_the_system_are_one_message() -> None:
-    """gpt-oss's template leaves out all but the first without a word."""
+    """The template of gpt-oss silently leaves out all but the first."""
     words = [{"role": "system", "content": text} for text in ("Be kind.", "Stop.")]
     said = told([words[0], ASKED, words[1]], system="Be brief.")
     assert [one["role"] for one in said] == ["system", "user", "system"]
@@ -106,7 +106,7 @@ def test_the_first_words_of_the_system_are_one_message() -> None:
 
 @pytest.mark.parametrize("words", [{"content": []}, {"content": None}, {"content": ""}, {}])
 def test_turns_that_only_say_how_to_answer(words: dict[str, Any]) -> None:
-    """Claude Code sends them amid a conversation, which from then on has them."""
+    """Claude Code sends them amid a conversation, which holds them from then on."""
     directive = {"role": "system", "output_config": {"effort": "high"}, **words}
     said = told([ASKED, directive, ANSWER, {"role": "user", "content": [RETURNED]}])
     assert [one["role"] for one in said] == ["user", "assistant", "tool"]
@@ -192,7 +192,7 @@ def test_what_is_refused(said: dict[str, Any], field: str) -> None:
 
 
 def test_a_client_that_would_have_its_conversation_held_is_told_in_its_words() -> None:
-    """Anthropic's runner of tools then holds it itself; of anything else it would raise."""
+    """Anthropic's tool runner then keeps the conversation itself; other errors it would raise."""
     with pytest.raises(Unsupported) as caught:
         body(thread={"type": "create"})
     said = problem(caught.value).anthropic_body["error"]
@@ -218,7 +218,7 @@ def test_mistakes_have_the_names_that_the_client_used(inside: str, name: str) ->
 
 
 def test_blocks_of_output_grow_one_after_the_other() -> None:
-    """What the events add up to is what the blocks are at the end."""
+    """The events of a block add up to what it is at the end."""
     output = Output(KINDS)
     events: list[Any] = []
     first = CallPart(0, "call_0", "f", '{"a": ')
@@ -248,7 +248,7 @@ def test_blocks_of_output_grow_one_after_the_other() -> None:
     [('{"a": [1, 2', {"a": [1, 2]}), ('{"a": "x', {}), ("", {}), ("[1]", {}), ("nonsense", {})],
 )
 def test_a_call_that_was_cut(written: str, expected: Any) -> None:
-    """What there is of its input, as Anthropic's client reads streams."""
+    """Its input is what can be read of it, as in Anthropic's client."""
     output = Output(KINDS)
     list(output.feed(Parts([CallPart(0, "c", "f", written)])))
     list(output.finish(COMPLETED))
@@ -261,7 +261,7 @@ def test_an_answer_that_says_nothing_has_no_blocks() -> None:
 
 
 class BrokenWork:
-    """What runs behind an answer, and stops after its first piece."""
+    """The work behind an answer, which fails after its first piece."""
 
     answer_id, created, model = "chatcmpl-1", 5, "m"
     form = ChatFormat(PLAIN)

@@ -1,4 +1,4 @@
-"""The model may have several names: agents ask for a small one besides, by a name of their own."""
+"""The model may have several names: agents also ask for a small model, by a name of their own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES = ["big", "org/small", "small:1b"]
 @pytest.mark.parametrize("path", BODIES)
 async def test_every_name_is_the_models(path: str) -> None:
     async with gateway(served_model_name=", ".join(NAMES)) as (client, _):
-        for name in [*NAMES, None]:  # refused for what is looked at behind the name
+        for name in [*NAMES, None]:  # only the temperature is refused
             body = {**BODIES[path], "model": name, "temperature": -1}
             answer = await client.post(path, json=body)
             assert answer.status_code == 400

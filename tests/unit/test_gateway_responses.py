@@ -1,4 +1,4 @@
-"""The Responses API's own pieces: items of input, of output, and streams that end badly."""
+"""The Responses API's own parts: items of input and of output, and streams that fail."""
 
 from __future__ import annotations
 
@@ -50,8 +50,10 @@ def test_items_of_one_answer_are_one_message() -> None:
 
 
 def test_the_systems_words_at_the_beginning_are_one_message() -> None:
-    """Codex says instructions and, as developer, what it may do: gpt-oss's template would leave out
-    the second, and that of Gemma 3 refuse it. Later ones stay where they are.
+    """Codex sends instructions and, as developer, what it may do.
+
+    The template of gpt-oss would leave out the second, and that of Gemma 3 refuse it. Later ones
+    stay where they are.
     """
     developer = {"type": "message", "role": "developer", "content": "Read only."}
     said = body(input=[developer, {**developer, "role": "system"}, ASKED, developer]).input
@@ -63,7 +65,10 @@ def test_the_systems_words_at_the_beginning_are_one_message() -> None:
 
 
 def test_a_picture_that_a_tool_brought_is_told_of() -> None:
-    """A refusal would end the conversation, which has it from then on; a user's own is refused."""
+    """A refusal would end the conversation, which holds the picture from then on.
+
+    A picture that the user sends is refused.
+    """
     picture = {"type": "input_image", "image_url": "data:image/png;base64,", "detail": "high"}
     said = body(input=[ASKED, CALL, {**RETURNED, "output": [picture]}]).input
     assert messages(None, said)[-1] == {"role": "tool", "tool_call_id": "c1", "content": UNSEEN}
@@ -81,7 +86,10 @@ def test_a_file_that_a_tool_brought_is_told_of() -> None:
 
 
 def test_what_another_agent_says_is_the_users() -> None:
-    """Codex's helpers get their task so: its encrypted part is plain text, as a model wrote it."""
+    """Codex's helpers get their task in this form.
+
+    Its encrypted part is plain text, as a model wrote it.
+    """
     parts = [
         {"type": "input_text", "text": "Sender: main"},
         {"type": "encrypted_content", "encrypted_content": "Count the files."},
@@ -131,7 +139,7 @@ def test_the_chat_that_is_meant() -> None:
     {"truncation": "auto"}, {"stream": True, "stream_options": {"include_usage": True}},
 ])  # fmt: skip
 def test_what_holds_in_any_case_may_be_asked_for(said: dict[str, Any]) -> None:
-    """The usage comes with the last event; what is too long is refused before it is cut."""
+    """The usage comes with the last event anyway, and too long an input is refused, never cut."""
     assert body(**said).chat.messages == body().chat.messages
 
 
@@ -146,7 +154,7 @@ CALLED = {**CALL, "name": "forecast", "namespace": "mcp__weather"}
 
 
 def test_functions_in_a_namespace_are_functions_of_the_chat() -> None:
-    """Codex tells those of MCP servers so, and knows calls of them by both names."""
+    """Codex sends functions of MCP servers in this form, and knows their calls by both names."""
     said = body(tools=[PLAIN_TOOL, NAMESPACE, {"type": "web_search"}], input=[ASKED, CALLED])
     functions = [tool.function for tool in said.chat.tools or ()]
     assert [one.name for one in functions] == ["f", *FULL_NAMES]
@@ -166,7 +174,10 @@ def test_two_functions_of_one_full_name_are_refused() -> None:
 
 
 def test_tools_may_come_as_an_item() -> None:
-    """Newer versions of Codex send no others, and leave out what only OpenAI's servers can run."""
+    """Newer versions of Codex send all their tools in this item.
+
+    Those that only OpenAI's servers can run are left out.
+    """
     more = {"type": "additional_tools", "role": "developer", "tools": [
         {**PLAIN_TOOL, "description": "Now."}, NAMESPACE, {"type": "web_search"}]}  # fmt: skip
     said = body(input=[more, ASKED], tool_choice="required")
@@ -180,7 +191,7 @@ def test_tools_may_come_as_an_item() -> None:
 
 
 def test_what_codex_says_besides_means_nothing() -> None:
-    """Of itself, of its items, and of summaries, with every request."""
+    """Codex sends these fields about itself, its items and its summaries with every request."""
     noted = {"internal_chat_message_metadata_passthrough": {"turn_id": "1"}}
     text = {"type": "input_text", "text": "x", "prompt_cache_breakpoint": {"mode": "explicit"}}
     items: list[Any] = [
@@ -199,7 +210,7 @@ def test_what_codex_says_besides_means_nothing() -> None:
 
 
 def test_what_openais_newer_clients_say_besides_means_nothing() -> None:
-    """Who may call and who has called, what a call brings, and which programs one takes part in."""
+    """Who may call and who has called, what a call returns, and which programs apply."""
     direct: Any = {"caller": {"type": "direct"}}
     tool: Any = {
         "type": "function", "name": "f", "allowed_callers": ["direct"],
@@ -229,7 +240,7 @@ def test_mistakes_have_the_names_that_the_client_used(inside: str, told: str) ->
 
 
 def test_items_of_output_grow_one_after_the_other() -> None:
-    """What the events add up to is what the items are at the end."""
+    """The events of an item add up to what it is at the end."""
     output = Output(kinds({}))
     told: list[Any] = []
     first = CallPart(0, "call_0", "f", "{")
@@ -263,7 +274,7 @@ def test_an_answer_that_says_nothing_is_an_empty_message() -> None:
 
 
 class BrokenWork:
-    """What runs behind an answer, and stops after its first piece."""
+    """The work behind an answer, which fails after its first piece."""
 
     answer_id, created, model = "chatcmpl-1", 5, "m"
     form = ChatFormat(PLAIN)

@@ -1,4 +1,4 @@
-"""What a model's makers advise is what a request does not say."""
+"""generation_config.json gives the sampling parameters that a request does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams that go wrong: before their first event, in the middle, and for want of a reader."""
+"""Streams that fail before their first event, in the middle, or because nobody reads them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SCOPE: dict[str, Any] = {"type": "http"}
 
 
 class Peer:
-    """A client that stays until `leaves` is set and takes all that it is sent."""
+    """A client that stays until `leaves` is set, and takes everything that it is sent."""
 
     def __init__(self) -> None:
         self.leaves = asyncio.Event()
@@ -41,7 +41,7 @@ class Peer:
 
 
 class Room:
-    """A front that counts whom it has admitted."""
+    """A front that counts the generations that it has admitted."""
 
     taken = 0
 
@@ -59,7 +59,7 @@ class Room:
 
 
 class Rounds:
-    """A generation of so many pieces."""
+    """A generation of `count` pieces."""
 
     def __init__(self, count: int) -> None:
         self.finish_reason: str | None = None
@@ -100,7 +100,7 @@ async def test_a_later_error_is_an_event(error: Exception, word: bytes) -> None:
 
 
 class Slow:
-    """Events that begin when they are told to, or end by an error then."""
+    """Events that begin when `begins` is set, or that end with an error then."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.begins, self.closed = asyncio.Event(), asyncio.Event()
@@ -117,7 +117,7 @@ class Slow:
             self.closed.set()
 
     async def heard(self, peer: Peer) -> asyncio.Task[None]:
-        """Runs once the client knows that it is waited for."""
+        """The running answer, once the client has been sent signs of life."""
         answer = EventStream(self.events(), last_words)
         running = asyncio.create_task(answer(SCOPE, peer.receive, peer.send))
         await eventually(lambda: peer.body.count(stream.WAITING) > 1)
@@ -125,7 +125,7 @@ class Slow:
         return running
 
     async def told(self, peer: Peer) -> None:
-        """The same, to its end."""
+        """Lets the events begin, and waits for the answer's end."""
         running = await self.heard(peer)
         self.begins.set()
         await running
@@ -133,13 +133,13 @@ class Slow:
 
 @pytest.fixture
 def soon_heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for signs of life as long as clients do."""
+    """Signs of life come soon, so that tests need not wait as long as clients do."""
     monkeypatch.setattr(stream, "QUIET_S", 0.01)
 
 
 @pytest.mark.usefixtures("soon_heard")
 async def test_who_waits_long_hears_that_somebody_is_there() -> None:
-    """Node's clients leave after 300 s without a head, and prompts of agents may take longer."""
+    """Node's clients leave after 300 s without a head, and agents' prompts may take longer."""
     peer, slow = Peer(), Slow()
     await slow.told(peer)
     assert peer.body.replace(stream.WAITING, b"") == b"data: 1\n\ndata: 2\n\n"
@@ -189,7 +189,7 @@ class Endless:
 
 
 class Outcomes(Room):
-    """How those ended that it served."""
+    """Records the errors with which the generations that it served ended."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""From messages to a prompt: where templates are found, what they may do, what users cannot."""
+"""From messages to a prompt: where templates are found, what they may do, and users may not."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_file_beside_wins_and_a_setting_wins_over_both(tmp_path: Path) -> None
 
 
 def test_a_file_of_its_own_for_tools(tmp_path: Path) -> None:
-    """As transformers saves a model that brings several templates."""
+    """As transformers saves a model that has several templates."""
     folder(tmp_path, {}, "plain")
     (tmp_path / "additional_chat_templates").mkdir()
     (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("{{ tools[0].name }}")
@@ -89,7 +89,7 @@ def test_what_hubs_templates_use(tmp_path: Path) -> None:
 
 
 def test_what_hubs_templates_find(tmp_path: Path) -> None:
-    """As in transformers: the day, no tools, marks around what a model is trained on."""
+    """As in transformers: the date, no tools, and marks around what a model is trained on."""
     text = (
         "{{ strftime_now('%Y') }} {% if tools is not none %}tools{% endif %}"
         "{% generation %}{{ messages[1].content }}{% endgeneration %}"
@@ -100,7 +100,7 @@ def test_what_hubs_templates_find(tmp_path: Path) -> None:
 
 
 def test_options_are_the_templates(tmp_path: Path) -> None:
-    """What a request says to the template, which never takes the place of its messages."""
+    """What a request tells the template; it never replaces the request's messages."""
     text = "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
     template = ChatTemplate(folder(tmp_path, {}, text + "{{ messages[1].content }}"))
     assert template.render(TALK) == "Hi"
@@ -115,7 +115,7 @@ def test_options_are_the_templates(tmp_path: Path) -> None:
 async def test_an_effort_says_whether_to_think(
     tmp_path: Path, effort: str, options: dict[str, Any], expected: str
 ) -> None:
-    """By either name: DeepSeek V3.1 knows `thinking` alone."""
+    """Under both names: DeepSeek V3.1 knows only `thinking`."""
     text = "{{ reasoning_effort }} {{ enable_thinking }} {{ thinking }}"
     template = ChatTemplate(folder(tmp_path, {}, text))
     said = {"messages": TALK, "reasoning_effort": effort, "chat_template_kwargs": options}
@@ -142,7 +142,7 @@ def test_what_a_template_refuses_or_must_not_do(tmp_path: Path, text: str) -> No
 @pytest.mark.parametrize("content", ["<", "end", "|", "e", "im_end", "user", " So:\n 1.  ", "Hi"])
 @pytest.mark.parametrize("shown", ["m.content", "m.content | trim"])
 def test_a_last_message_that_is_gone_on_with(tmp_path: Path, content: str, shown: str) -> None:
-    """The prompt ends with it, though the marks of the turns may have the same letters."""
+    """The prompt ends with the message, even if the marks of the turns contain the same letters."""
     template = ChatTemplate(folder(tmp_path, {}, CHATML.replace("m.content", shown)))
     kept = content.strip() if "trim" in shown else content
     opened = template.render_open([*TALK, {"role": "assistant", "content": content}])
@@ -158,7 +158,7 @@ def test_one_that_is_not_shown_cannot_be_gone_on_with(tmp_path: Path, shown: str
 
 
 def test_a_strict_template_is_given_turns(tmp_path: Path) -> None:
-    """Agents have several messages of the system's, and of the user's, which Gemma's refuses."""
+    """Agents send several system and user messages in a row, which Gemma's template refuses."""
     said = [{"role": role, "content": role[0] + str(place)} for place, role in enumerate(AGENTS)]
     lenient = ChatTemplate(folder(tmp_path, {}, CHATML)).render(said)
     assert lenient.count("system\n") == 3 and lenient.count("user\n") == 4

@@ -1,4 +1,4 @@
-"""A forward waits for sessions that are about to ask, where that brings more answers a second."""
+"""A forward waits for sessions that are about to ask, if that brings more answers per second."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ WAIT_S, AWAY_S = 20.0, 0.3
 
 
 def line(*times_ms: float) -> CostLine:
-    """Of 1, 2, 4 ... rows."""
+    """The costs of 1, 2, 4, ... rows."""
     rows = tuple(2**place for place in range(len(times_ms)))
     times = tuple(time * MS for time in times_ms)
     return CostLine(0, 1, rows, times, tuple(range(len(rows))))
 
 
-WEIGHTS_FIRST = line(10, 10, 10, 10, 10)  # a row more costs nothing
-ROWS_FIRST = line(10, 20, 40, 80, 160)  # together costs what apart does
+WEIGHTS_FIRST = line(10, 10, 10, 10, 10)  # one more row costs nothing
+ROWS_FIRST = line(10, 20, 40, 80, 160)  # together costs as much as apart
 
 
 def seen(gathering: Gathering, party: str, absence_ms: float, rows: int = 1, times: int = 4) -> int:
-    """A session that was away for so long so often, and is again; when it left."""
+    """Lets a session be away `times` times, then leave again; returns when it left."""
     now = 0
     gathering.asked(party, rows, now)
     for _ in range(times):
@@ -87,7 +87,7 @@ def test_who_comes_back_unsteadily_is_waited_for_a_little_longer() -> None:
 
 
 def test_what_a_wait_brings_must_be_clearly_more() -> None:
-    """1 answer in 10 ms at once, or 2 in some 18.8, or in 17.3."""
+    """One answer in 10 ms without waiting; two answers in about 18.8 ms, or in 17.3 ms, with it."""
     for together, waits in ((16.5, False), (15.0, True)):
         gathering = gathering_of(line(10, together))
         left = seen(gathering, "soon", 2)
@@ -170,7 +170,7 @@ def ask(engine: Engine, model: FakeModel, slot: str, timings: ServiceTimings | N
 
 
 def come_and_go(engine: Engine, model: FakeModel) -> None:
-    """Two sessions that are away for 0.3 s; they have just been answered."""
+    """Two sessions that are away for 0.3 s each time; they have just been answered."""
     for _ in range(3):
         for future in [ask(engine, model, slot) for slot in "ab"]:
             future.result(WAIT_S)
@@ -213,7 +213,7 @@ def test_a_session_that_has_ended_is_not_waited_for(engine: Engine) -> None:
 
 
 def test_a_session_with_several_slots_is_one(engine: Engine) -> None:
-    """As in a cascade: who came back by one of its models is not waited for at the other."""
+    """As in a cascade: a session that is back with one model is not waited for at another."""
     model = FakeModel()
     for slots_in_turn in ("ab", "ba", "ab", "ba"):
         asked = cascade(engine, model, slots_in_turn)
@@ -225,7 +225,7 @@ def test_a_session_with_several_slots_is_one(engine: Engine) -> None:
 
 
 def cascade(engine: Engine, model: FakeModel, slots_in_turn: str) -> Task[bool]:
-    """Whether anybody could have been waited for at any of its forwards."""
+    """Whether any session could have been waited for at one of its forwards."""
     away = False
     for slot in slots_in_turn:
         yield Forward(cast(LanguageModel, model), cast(Slot, slot), [0])
@@ -260,7 +260,7 @@ def test_a_forward_says_how_many_wait_behind_it() -> None:
 
 
 def test_whoever_was_there_at_the_start_is_nobody_to_wait_for() -> None:
-    """A warm-up has no session that ends."""
+    """A warm-up has no session whose end would be reported."""
     gathering = Gathering(lambda: line(1.0))
     gathering.asked("warm-up", 1, now=0)
     gathering.answered("warm-up", now=1)

@@ -1,4 +1,4 @@
-"""GPUs that are not there, or too old."""
+"""GPUs that are missing or too old, and what their errors say."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def refusal(name: str) -> str:
 
 
 def test_a_torch_for_cpus_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine may have a GPU all the same."""
+    """The machine may have a GPU nevertheless."""
     seen(monkeypatch, 0)
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
     said = refusal("cuda")
@@ -52,7 +52,7 @@ def test_what_the_driver_says_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_gpu_beyond_the_last_is_refused(
     monkeypatch: pytest.MonkeyPatch, count: int, known: str
 ) -> None:
-    """Of CUDA it would be a ruined device, which ends a service without its being told why."""
+    """CUDA would take it for a broken device, which ends a service without telling why."""
     seen(monkeypatch, count)
     require_gpu("cuda")
     require_gpu(f"cuda:{count - 1}")
@@ -63,11 +63,11 @@ def test_a_gpu_beyond_the_last_is_refused(
 def test_an_old_gpu_goes_on_without_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nobody tries them: for such a one Triton may abort the process."""
+    """The steps are not even tried, because Triton may abort the process on such a GPU."""
     model = load_model(save_model(tmp_path))
     assert model._lean is not None
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
-    monkeypatch.setitem(sys.modules, "draftloop.runtime.cuda_graph", None)  # an import is a try
+    monkeypatch.setitem(sys.modules, "draftloop.runtime.cuda_graph", None)  # its import would fail
     model._lean.pad_steps(model.cache, 4)
     assert model._lean.steps is None
     said = capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Which properties an object of a schema may have besides those that it names."""
+"""Which properties an object of a schema may have besides the named ones."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def vocabulary() -> Vocabulary:
 
 
 def fits(vocabulary: Vocabulary, schema: Any, text: str) -> bool:
-    """Whether an output may begin like that."""
+    """Whether an output may begin with this text."""
     matcher = vocabulary.matcher(Grammar("json_schema", json.dumps(schema)))
     tokens = vocabulary.tokenizer.tokenize_str(text)
     return bool(matcher.validate_tokens(tokens) == len(tokens))
 
 
 def test_an_object_has_the_properties_that_are_named(vocabulary: Vocabulary) -> None:
-    """A small model, asked for two by a schema of pydantic's, had gone on with others."""
+    """Once a small model, given a pydantic schema with two properties, went on with others."""
     assert fits(vocabulary, A, '{"a": 1}')
     assert not fits(vocabulary, A, '{"a": 1, "b')
     assert fits(vocabulary, {**A, "additionalProperties": NUMBER}, '{"a": 1, "b": 2')
@@ -92,6 +92,6 @@ def test_objects_that_need_others_may_have_them(said: Any) -> None:
     ],
 )
 def test_schemas_that_speak_of_one_object_stay_as_they_are(together: Any) -> None:
-    """Closed by each of them it could not have the properties of the others."""
+    """If each of them closed the object, it could not have the properties of the others."""
     said = {"type": "array", "items": together, "$defs": {"B": B}}
     assert closed(said) == said

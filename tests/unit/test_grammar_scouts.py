@@ -1,4 +1,4 @@
-"""Looking ahead of a long output costs what it costs ahead of a short one."""
+"""Looking ahead of an output costs the same, however long the output is."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> Grammars:
 
 
 def allowed(follower: Follower, paths: Sequence[Sequence[int]]) -> list[list[bool]]:
-    """Of each path's tokens."""
+    """For each path, which tokens of the vocabulary may follow it."""
     kept = follower.applied(torch.zeros(len(paths), VOCABULARY_SIZE), paths)
     return [row.isfinite().tolist() for row in kept]
 
 
 @pytest.fixture
 def copies(monkeypatch: pytest.MonkeyPatch) -> list[Scout]:
-    """Scouts that were sent out, each of them a copy of all that there is of the output."""
+    """The scouts that were made; each copies the state of the whole output."""
     sent: list[Scout] = []
 
     class Counted(Scout):
@@ -53,7 +53,7 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[Scout]:
 def test_an_output_is_copied_once_however_long_it_gets(
     known: Grammars, copies: list[Scout], filtered: bool
 ) -> None:
-    """By rounds of drafts that branch, of which some are taken and most are not."""
+    """In rounds of drafts that branch, of which some tokens are accepted and most are not."""
     parameters = SamplingParameters(temperature=1.0, top_k=2 if filtered else 0)
     follower = known.follow(NESTED)
     sampler = Sampler(parameters, VOCABULARY_SIZE, torch.device("cpu"), follower)
@@ -74,7 +74,10 @@ PATHS = st.lists(st.lists(TOKENS, max_size=4), max_size=5)
 def test_who_has_been_elsewhere_sees_the_same(
     known: Grammars, rounds: list[tuple[list[list[int]], list[int]]]
 ) -> None:
-    """As one that has seen nothing but the output, beyond its end and where nothing leads, too."""
+    """It allows what a follower allows that has seen only the output.
+
+    This holds after the end, and on paths that lead nowhere, too.
+    """
     follower, output = known.follow(NESTED), list[int]()
     for paths, more in rounds:
         fresh = known.follow(NESTED)
@@ -87,7 +90,7 @@ def test_who_has_been_elsewhere_sees_the_same(
 
 
 def test_a_scout_that_is_lost_is_replaced(known: Grammars, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it saw on the way was too much, not what is asked for."""
+    """Something that it met on its way was too much, but not what is asked for."""
     lost: list[Scout] = []
 
     class Lost(Scout):
@@ -111,7 +114,7 @@ def test_a_scout_that_is_lost_is_replaced(known: Grammars, monkeypatch: pytest.M
 def test_behind_the_end_a_draft_is_judged_as_the_text_goes_on_alone(
     known: Grammars, text: str, top_k: int
 ) -> None:
-    """Who does not stop there would get other tokens with drafts than without."""
+    """A request that goes on after the end would otherwise get other tokens with drafts."""
     parameters = SamplingParameters(temperature=1.0, seed=3, top_k=top_k)
     logits = torch.randn(6, VOCABULARY_SIZE, generator=torch.Generator().manual_seed(1))
 

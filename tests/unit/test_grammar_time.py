@@ -1,4 +1,4 @@
-"""What a grammar takes of everybody, which no trial at the beginning of a text can tell."""
+"""The time that following a grammar takes, which no trial at the start of a text can show."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOO_SLOW = "grammar.regex: must be a grammar that can be followed .following it 
 
 
 class Clock:
-    """Goes on by a step between two looks at it."""
+    """A clock that advances by `step` each time it is read."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -60,7 +60,7 @@ def test_quick_tokens_save_up_no_more_than_at_the_beginning() -> None:
 def test_an_output_and_who_looks_ahead_of_it_share_their_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another output of the same grammar has its own."""
+    """Another output with the same grammar has a time of its own."""
     save_tokenizer(tmp_path)
     known = Grammars(tmp_path, VOCABULARY_SIZE, [0])
     clock = Clock()

@@ -1,4 +1,7 @@
-"""Grammars are tried where they can hurt nobody: a bomb ends its own process and nothing else."""
+"""Grammars are tried in processes of their own.
+
+A grammar that takes too much, called a bomb here, ends its own process and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +74,7 @@ def dots_between() -> str:
     ],
 )
 async def test_bombs(trials: GrammarTrials, bomb: Grammar) -> None:
-    """Of the stack, of time, of memory; the next grammar is tried by the same process."""
+    """Bombs by stack, by time and by memory; the same process tries the next grammar."""
     await trials.require(SOUND, MODEL)
     with pytest.raises(InvalidInput, match=f"grammar.{bomb.format}: must be a grammar that can be"):
         await trials.require(bomb, MODEL)
@@ -94,7 +97,7 @@ async def test_what_took_too_long_is_not_tried_again(
 
 
 def running() -> list[tuple[int, int]]:
-    """Every process, zombies too, and its parent."""
+    """All processes, zombies included, each with its parent."""
     found = []
     for file in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # ended meanwhile
@@ -108,7 +111,7 @@ def children_of(process: int) -> set[int]:
 
 
 async def test_who_leaves_takes_the_process_along(trials: GrammarTrials) -> None:
-    """And others are tried by a new one, meanwhile as well."""
+    """Other grammars are tried by a new process, even before the first one has ended."""
     await trials.require(SOUND, MODEL)
     (process,) = trials._idle
     bomb = Grammar("json_schema", '{"type": "integer", "multipleOf": 999983}')
@@ -145,7 +148,7 @@ async def test_many_at_once_and_few_remembered(
 
 
 class Held:
-    """Trials that take until they are let go; how many there were."""
+    """Trials that wait until they are let go; counts how many have begun."""
 
     def __init__(self, trials: GrammarTrials, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun = 0
@@ -162,7 +165,7 @@ class Held:
 async def test_what_many_ask_for_at_once_is_tried_once(
     trials: GrammarTrials, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of them used to try it, one pair after the other; another need not wait for them."""
+    """Once each request tried it, two at a time. Another grammar need not wait for them."""
     held = Held(trials, monkeypatch)
     many = [asyncio.create_task(trials.require(SOUND, MODEL)) for _ in range(50)]
     other = asyncio.create_task(trials.require(Grammar("regex", "b"), MODEL))
@@ -186,7 +189,7 @@ async def test_where_the_first_leaves_the_next_tries(
 
 
 async def test_no_more_than_so_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are not admitted yet, and each may take seconds."""
+    """These requests are not admitted yet, and each may take seconds."""
     trials = GrammarTrials(bundled_model("verifier"), most_waiting=3)
     held = Held(trials, monkeypatch)
     waiting = [
@@ -202,7 +205,7 @@ async def test_no_more_than_so_many_wait(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 async def test_another_target_model(trials: GrammarTrials) -> None:
-    """Whose texts end with another token, or none."""
+    """A model whose texts end with another token, or with none."""
     await trials.require(SOUND, MODEL)
     (process,) = trials._idle
     await trials.require(SOUND, model_info(stop_token_ids=(1,)))
@@ -246,7 +249,7 @@ async def test_what_means_nothing_is_refused(
 
 
 async def test_who_ends_a_trial_may_be_cancelled_before_it_is_over(trials: GrammarTrials) -> None:
-    """Its process is taken leave of though no thread of the loop's pool was free for that."""
+    """Its process is waited for, though no thread of the loop's pool was free for that."""
     await trials.require(SOUND, MODEL)
     one = trials._idle.pop()
     pool, freed = ThreadPoolExecutor(1), threading.Event()
@@ -283,7 +286,7 @@ trial.main()
 
 
 def test_who_is_told_to_end_when_a_trial_has_just_begun_leaves_no_child() -> None:
-    """It went on to try, for nobody."""
+    """Once it went on with a trial that nobody waited for."""
     model = {"folder": str(bundled_model("verifier")), "vocabulary_size": MODEL.vocabulary_size,
              "stop_token_ids": MODEL.stop_token_ids}  # fmt: skip
     said = "".join(json.dumps(each) + "\n" for each in (model, asdict(SOUND)))

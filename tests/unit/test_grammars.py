@@ -1,4 +1,4 @@
-"""Which tokens a grammar lets come next, against all texts of a small language."""
+"""Which tokens a grammar allows next, compared with all texts of a small language."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> Grammars:
 
 
 def allowed(follower: Follower, *paths: str) -> list[set[int]]:
-    """Behind each path."""
+    """The tokens that are allowed after each path."""
     logits = torch.zeros(len(paths), VOCABULARY_SIZE)
     kept = follower.applied(logits, [[LETTERS[letter] for letter in path] for path in paths])
     return [set(row.isfinite().nonzero().flatten().tolist()) for row in kept]
 
 
 def by_definition(language: list[str], text: str) -> set[int]:
-    """Whatever some text of the language goes on with, and the end where it is one itself."""
+    """The next letters of all texts that begin so, and the end if `text` is one of the texts."""
     longer = [one[len(text)] for one in language if one.startswith(text) and len(one) > len(text)]
     return {LETTERS[letter] for letter in longer} | ({END} if text in language else set())
 
@@ -55,7 +55,7 @@ LANGUAGES = st.lists(st.text("abc", min_size=1, max_size=4), min_size=1, max_siz
 def test_what_may_come_next(
     known: Grammars, language: list[str], output: str, paths: list[str]
 ) -> None:
-    """Behind an output and every path of a tree, those that lead nowhere left alone."""
+    """After an output and each path of a tree; paths that lead nowhere are not restricted."""
     if not any(text.startswith(output) for text in language):
         return
     follower = known.follow(Grammar("choice", json.dumps(language)))
@@ -70,12 +70,12 @@ def test_after_the_end_there_is_the_end(known: Grammars) -> None:
     follower.observe([LETTERS["a"], LETTERS["b"]])
     assert allowed(follower, "") == [{END}]
     assert follower.allows(END) and not follower.allows(LETTERS["a"])
-    follower.observe([END])  # as of a session that is opened again
+    follower.observe([END])  # as in a session that is opened again
     assert allowed(follower, "") == [{END}]
 
 
 def test_an_output_that_is_none_of_the_grammar(known: Grammars) -> None:
-    """Such as a client of the service, not of the orchestrator, may open a session with."""
+    """A client that calls the service directly may open a session with such an output."""
     with pytest.raises(InvalidInput, match="grammar.regex: must be a grammar that can be followed"):
         known.follow(Grammar("regex", "ab")).observe([LETTERS["c"]])
 
@@ -83,7 +83,7 @@ def test_an_output_that_is_none_of_the_grammar(known: Grammars) -> None:
 def test_sessions_of_one_grammar_do_not_share_their_place(
     known: Grammars, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor does it matter that others have come between."""
+    """Nor does it matter that other grammars were followed in between."""
     monkeypatch.setattr(grammars, "MOST_KEPT", 1)
     first = known.follow(Grammar("regex", "abc"))
     first.observe([LETTERS["a"]])
@@ -94,7 +94,7 @@ def test_sessions_of_one_grammar_do_not_share_their_place(
 
 
 def test_filters_see_what_is_left(known: Grammars) -> None:
-    """The likeliest token of all is cut off before top-k keeps one."""
+    """The grammar removes the likeliest token before top-k keeps one."""
     follower = known.follow(Grammar("regex", "[ab]"))
     parameters = SamplingParameters(temperature=1.0, top_k=1)
     sampler = Sampler(parameters, VOCABULARY_SIZE, torch.device("cpu"), follower)
@@ -105,7 +105,7 @@ def test_filters_see_what_is_left(known: Grammars) -> None:
 
 
 def test_a_filter_lets_tokens_in_for_those_that_the_grammar_forbids(known: Grammars) -> None:
-    """Also where the token that was chosen without the grammar is one of it."""
+    """Also where the token that was chosen without the grammar belongs to it."""
     follower = known.follow(Grammar("regex", "[ab]"))
     parameters = SamplingParameters(temperature=1.0, top_k=2)
     sampler = Sampler(parameters, VOCABULARY_SIZE, torch.device("cpu"), follower)
@@ -124,7 +124,7 @@ def test_an_expression_may_end_in_a_backslash_that_is_escaped() -> None:
 
 @pytest.mark.parametrize("name", ["path", "password", "markdown"])
 def test_formats_that_nobody_knows_hold_nothing(name: str) -> None:
-    """But what only has that name is left alone."""
+    """Properties and values that merely have that name are left alone."""
     said = {"type": "object", "properties": {
         "format": {"type": "string", "format": name}, "x": {"enum": [{"format": name}]},
         "day": {"type": "string", "format": "date"}}}  # fmt: skip
@@ -166,7 +166,7 @@ def test_penalties_see_the_path_where_the_grammar_changes_a_token(known: Grammar
 def test_every_row_that_the_text_comes_to_is_held_to_the_grammar(
     known: Grammars, top_k: int
 ) -> None:
-    """In one forward over a tree as token by token, with a filter or without."""
+    """One forward over a tree gives the same as token by token, with a filter or without."""
     parameters = SamplingParameters(temperature=1.0, top_k=top_k, seed=3)
 
     def sampler() -> Sampler:
@@ -220,7 +220,7 @@ def test_a_vocabulary_of_sentencepiece(tmp_path: Path) -> None:
 def test_texts_with_the_name_of_a_token(
     tmp_path: Path, form: dict[str, str], name: str, special: bool
 ) -> None:
-    """The tokenizer makes that token of it, which has no letters where it is special."""
+    """The tokenizer turns it into that token, which has no text if it is special."""
     tokenizer = Tokenizer.from_file(str(bundled_model("verifier") / "tokenizer.json"))
     tokenizer.add_tokens([AddedToken(name, special=special, normalized=False)])
     tokenizer.save(str(tmp_path / "tokenizer.json"))
@@ -237,7 +237,7 @@ def test_texts_with_the_name_of_a_token(
 
 
 def test_a_tokenizer_that_begins_texts_with_a_space(tmp_path: Path) -> None:
-    """What has to come is the middle of a text, and its own tokens."""
+    """The required text is the middle of a text, so no space comes before it."""
     tokenizer = Tokenizer.from_file(str(bundled_model("verifier") / "tokenizer.json"))
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=True)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(), byte_level])
@@ -252,7 +252,7 @@ def test_a_tokenizer_that_begins_texts_with_a_space(tmp_path: Path) -> None:
 
 
 def test_white_space_in_json_has_an_end() -> None:
-    """With an older llguidance there was one line end after the other, till the limit came."""
+    """With an older llguidance, one line break followed another until the token limit."""
     folder = bundled_model("verifier")
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     follower = Grammars(folder, 4096, [END]).follow(Grammar("json_schema", '{"type": "object"}'))

@@ -35,7 +35,7 @@ BERN = '{"city": "Bern"}'
 def read(
     pieces: list[str], *, begun: str = "", offer: Offer | None = OFFER
 ) -> tuple[str, str, Calls]:
-    """Reasoning, content and calls of an answer that comes so."""
+    """The reasoning, the content and the calls of an answer that comes in these pieces."""
     reader = Reading(ChannelThought(begun, {}, frozenset()), offer).reader()
     parts = [*(reader.feed([piece], ends=False) for piece in pieces), reader.feed([], ends=True)]
     reasoning = "".join(part.reasoning for part in parts)
@@ -108,7 +108,7 @@ def test_arguments_come_while_they_are_written() -> None:
 
 
 def test_tokens_of_reasoning_are_those_of_the_messages() -> None:
-    """Headers are none, and neither is the token that ends an answer."""
+    """Headers do not count, nor does the token that ends an answer."""
     form = ChatFormat(Reading(ChannelThought("", {}, frozenset())))
     begin = ["<|channel|>", "analysis", "<|message|>"]
     end = ["<|end|>", "<|start|>", "assistant"]

@@ -1,4 +1,4 @@
-"""Harvest: every phrase is what the target says of one and the same text, and none is lost."""
+"""Harvest: each phrase is what the target says after one text, and no prediction is lost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from draftloop.tree import EMPTY_TREE, ROOT, DraftTree, TokenSource, Verdict
 from phrase_store.harvest import harvest
 from tests.support.toy_model import TableModel
 
-# Text so short that a phrase's context is all of it, and tells which node it belongs to.
+# The text is so short that a phrase's context holds all of it, and so tells its node.
 COMMITTED = (3, 1)
 MAX_DEPTH = MAX_CONTEXT - len(COMMITTED)
 CHAIN = TokenSource.DRAFT_MODEL
@@ -44,7 +44,7 @@ def trees(draw: st.DrawFn, *, vocabulary: int = 4, max_nodes: int = 12) -> Draft
 
 
 class Target:
-    """A scripted target that samples: what it says after any text."""
+    """A scripted target that samples: it knows what it says after any text."""
 
     def __init__(self, seed: int, temperature: float = 1.0) -> None:
         self._table = TableModel(seed=seed)
@@ -56,7 +56,7 @@ class Target:
         return self._table.verify(self._sampler, COMMITTED, tree, sorted(stop))
 
     def says(self, text: tuple[int, ...], count: int) -> tuple[int, ...]:
-        """Its next tokens after `text`, one at a time; `text` begins with what is committed."""
+        """Its next tokens after `text`, one at a time; `text` begins with the committed tokens."""
         said: tuple[int, ...] = ()
         for _ in range(count):
             path = (*text[len(COMMITTED) :], *said)
@@ -79,7 +79,7 @@ cases = given(
 def test_every_phrase_is_what_the_target_says_token_by_token(
     tree: DraftTree, seed: int, temperature: float, stop: set[int]
 ) -> None:
-    """A corrected suffix in the reference mixes conditions: its later tokens have another past."""
+    """The reference code's corrected suffixes mix contexts: later tokens have another past."""
     target = Target(seed, temperature)
     for phrase in harvest(COMMITTED, tree, target.verdict(tree, stop), stop):
         assert phrase.context[: len(COMMITTED)] == COMMITTED
@@ -106,7 +106,7 @@ def test_nothing_the_target_said_on_text_is_lost(
 def test_stop_tokens_end_phrases_and_are_no_past(
     tree: DraftTree, seed: int, temperature: float, stop: set[int]
 ) -> None:
-    """The reference emits and keeps tokens after the end-of-text token."""
+    """The reference code emits and keeps tokens after the end-of-text token."""
     verdict = Target(seed, temperature).verdict(tree, stop)
     for phrase in harvest(COMMITTED, tree, verdict, stop):
         assert stop.isdisjoint((*phrase.context[len(COMMITTED) :], *phrase.tokens[:-1]))
@@ -125,7 +125,7 @@ def test_phrases_differ_and_one_is_committed(
 
 
 def test_runs_of_any_length_are_kept() -> None:
-    """The reference keeps runs of exactly N - 1 tokens, so short drafts teach it nothing."""
+    """The reference code keeps only runs of N - 1 tokens, so short drafts teach it nothing."""
     tree = DraftTree.chain([5, 6, 7], CHAIN)
     lengths = set()
     for agreeing in range(3):
@@ -149,7 +149,7 @@ def test_a_corrected_branch_ends_with_its_first_change() -> None:
 
 
 def test_a_draft_accepted_whole_keeps_its_bonus_token() -> None:
-    """The reference loses the token after a phrase or suffix that matched to its end."""
+    """The reference code loses the token after a phrase or suffix that matched to its end."""
     tree = DraftTree.chain([5, 6], CHAIN)
     assert harvest((2,), tree, accept(tree, 5, [6, 7])) == [Phrase((2,), (5, 6, 7))]
     rejected = accept(tree, 1, [6, 7])  # a match to the end of a branch that was not taken
@@ -165,7 +165,7 @@ def test_nothing_is_taken_from_beyond_the_end_of_the_text() -> None:
 
 
 def test_the_first_tokens_of_a_text_are_harvested() -> None:
-    """Output on prompts of 1 to 3 tokens is cut short by the reference."""
+    """The reference code cuts output short after prompts of 1 to 3 tokens."""
     for context in ((), (2,), (2, 3)):
         assert harvest(context, EMPTY_TREE, accept(EMPTY_TREE, 4, [])) == [Phrase(context, (4,))]
 
@@ -183,7 +183,7 @@ def test_every_sibling_is_read_under_its_own_past() -> None:
 def test_a_lookahead_window_is_no_text() -> None:
     tree = DraftTree.chain([5, 6], TokenSource.LOOKAHEAD)
     assert harvest((), tree, accept(tree, 1, [2, 3])) == [Phrase((), (1,))]
-    assert harvest((), tree, accept(tree, 5, [6, 3])) == [Phrase((), (5, 6, 3))]  # but if accepted
+    assert harvest((), tree, accept(tree, 5, [6, 3])) == [Phrase((), (5, 6, 3))]  # unless accepted
 
 
 def test_a_verdict_without_predictions_teaches_what_was_committed() -> None:

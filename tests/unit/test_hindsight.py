@@ -1,4 +1,4 @@
-"""Looking back: what a round that asked the draft model would have taken without it."""
+"""Hindsight: how long a round that asked the draft model would have taken without it."""
 
 from __future__ import annotations
 
@@ -77,13 +77,13 @@ def test_a_draft_that_was_right_is_one_round() -> None:
 
 
 def test_one_that_would_have_gone_on_counts_in_part() -> None:
-    """It promised three accepted tokens and the target's own: two are half a round."""
+    """It promised three accepted tokens and the target's own, so two tokens are half a round."""
     chosen = Selection(DraftTree.chain([4, 5, 6, 7], PHRASE, [0.9] * 4), 3.0, cut=False)
     assert took(chosen, [1, 2, 3, 4, 5], 2, known=unread([1, 2, 3])) == ROUND_NS / 2
 
 
 def test_nodes_that_were_wrong_would_have_been_verified_as_well() -> None:
-    """A node is as dear as a tenth of a round: two of them, then a round without a draft."""
+    """A node costs a tenth of a round: two of them, then a round without a draft."""
     rising = VerifyCost((CostPoint(1, PLAIN_NS), CostPoint(11, 2 * PLAIN_NS)))
     chosen = Selection(DraftTree.chain([9, 8], PHRASE, [0.5, 0.5]), 0.75, cut=False)
     without = took(chosen, [1, 2, 3, 4, 5], 2, known=unread([1, 2, 3]), cost=rising)
@@ -91,7 +91,7 @@ def test_nodes_that_were_wrong_would_have_been_verified_as_well() -> None:
 
 
 def test_behind_the_first_token_of_a_passage_that_comes_again_the_rest_is_free() -> None:
-    """What no comparison of a single round shows."""
+    """No comparison of single rounds shows this."""
     passage = list(range(20, 30))
     text = [*passage, 1, 2, *passage, 3, 4, *passage, 5]
     phrases = unread(text)
@@ -100,7 +100,7 @@ def test_behind_the_first_token_of_a_passage_that_comes_again_the_rest_is_free()
     now = [*text, *passage[:6]]
     with_rest = took(NOTHING, now, 6, known=phrases)
     assert 2 * ROUND_NS <= with_rest < 4 * ROUND_NS
-    # nothing was counted, proposed or learned by it
+    # looking back counts, proposes and learns nothing
     assert phrases.last_scores == []
     assert took(NOTHING, now, 6, known=phrases) == with_rest
 
@@ -131,7 +131,7 @@ def test_one_round_that_stood_still_says_little() -> None:
     hindsight.observe(promised=1.0, brought=-1e9)
     assert 0 < hindsight.overrated < MOST_SAID / 4
     hindsight = Hindsight()
-    hindsight.observe(promised=1.0, brought=1e9)  # as where free sources' round did
+    hindsight.observe(promised=1.0, brought=1e9)  # as if the free sources' round had stood still
     for _ in range(20):
         hindsight.observe(promised=1.0, brought=0.0)
     assert hindsight.overrated > 0
@@ -152,7 +152,7 @@ def test_asking_is_worth_less_by_what_it_was_overrated() -> None:
 
 
 def test_what_was_overrated_is_asked_no_more_and_measured_against_what_it_promised() -> None:
-    """Not against what is believed of that by now: it would be believed again by half."""
+    """Not against the corrected promise: then half of the first one would be believed again."""
     model = model_choice(CHEAP_NS, left=400)
     model.drafter.open(PROMPT)
     promised = model.advantage()
@@ -178,7 +178,7 @@ def test_a_fixed_size_knows_no_hindsight() -> None:
 
 
 def test_a_round_is_looked_back_at_where_its_time_is_its_own_and_has_a_price() -> None:
-    """Not where others shared it, its session was opened in it, or a size of drafts is stated."""
+    """Not if others shared it, its session was opened in it, or the size of drafts is given."""
     alone, among, waiting, stated = (model_choice(CHEAP_NS, left=400) for _ in range(4))
     cost = crowded(VerifyCost(FLAT.curve), 3)
     among._controller = Controller(max_nodes=8, verify_cost=cost)
@@ -189,7 +189,7 @@ def test_a_round_is_looked_back_at_where_its_time_is_its_own_and_has_a_price() -
 
 
 def test_every_round_of_a_try_is_looked_back_at() -> None:
-    """Nothing else corrects what forbids the others."""
+    """Nothing else corrects an estimate that forbids the other rounds."""
     dear, overrated = model_choice(DEAR_NS, left=400), model_choice(CHEAP_NS, left=400)
     for _ in range(200):
         overrated.look_back(saved_ns=-2 * PLAIN_NS)

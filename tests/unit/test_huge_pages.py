@@ -1,4 +1,4 @@
-"""Tensors in huge pages are tensors like others: apart from each other, and there while in use."""
+"""Tensors in huge pages do not overlap, and their memory lives as long as they do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cost inflation: another size, the same bits."""
+"""Cost inflation: a model of another size that computes the same bits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What leaves a handler: answers as they are, errors as documented statuses, and nothing behind."""
+"""Errors leave a handler as documented statuses, answers unchanged, and streams cleaned up."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ STATUSES = [
 
 
 class Context:
-    """Writes down how the call was aborted."""
+    """Records how the call was aborted."""
 
     status = Code.UNKNOWN
 
@@ -90,7 +90,7 @@ def unary(error: Exception | None = None) -> Any:
 
 
 class Streaming:
-    """A handler of two answers, then perhaps an error; knows whether it has cleaned up."""
+    """A handler with two answers, then perhaps an error; records whether it has cleaned up."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self._error = error
@@ -123,7 +123,7 @@ def test_details_say_what_to_do() -> None:
 
 
 def test_a_session_that_is_gone_has_no_position() -> None:
-    """It said that its committed length was 0, whatever the length had been."""
+    """Once it reported a committed length of 0, whatever the length had been."""
     _, info = to_status(SessionLost("dropped"))
     assert isinstance(info, ErrorInfo)
     assert (info.reason, info.domain, dict(info.metadata)) == ("SESSION_LOST", "draftloop", {})
@@ -158,7 +158,7 @@ async def test_answers_pass_as_they_are() -> None:
 
 
 async def test_an_answer_that_does_not_fit_a_message_is_an_error_like_others() -> None:
-    """Of gRPC's own making it came with a traceback in the log, and was counted as answered."""
+    """gRPC's own error came with a traceback in the log, and the call counted as answered."""
 
     async def behavior(length: int, context: Any) -> pb.DetokenizeResponse:
         return pb.DetokenizeResponse(text="x" * length)
@@ -212,7 +212,7 @@ async def test_a_stream_that_is_left_cleans_up_at_once() -> None:
 async def test_a_call_that_ends_at_its_deadline_is_not_one_that_was_called_off(
     given: float | None, code: str
 ) -> None:
-    """gRPC cancels the handler either way."""
+    """gRPC cancels the handler in both cases."""
     handler = await wrapped(grpc.stream_stream_rpc_method_handler(Streaming()))
     answers = handler.stream_stream(None, Context(given))
     before = HANDLED.labels("Any", code)._value.get()

@@ -1,4 +1,4 @@
-"""Slots: which rows a session keeps."""
+"""Slots of the KV cache: which rows a session keeps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def slot() -> Slot:
 
 
 def numbered(shape: CacheShape) -> KVCache:
-    """Row r of every tensor of every slot holds r."""
+    """A cache in which row r of every tensor and every slot holds r."""
     cache = KVCache(shape, dtype=torch.float32, device=torch.device("cpu"))
     for tensor in (*cache.keys, *cache.values):
         tensor[:] = torch.arange(float(shape.rows))[:, None]
@@ -40,7 +40,7 @@ def rows(slot: Slot) -> list[int]:
 
 
 def grow(slot: Slot) -> None:
-    """Four committed rows, then 10 -> (11 -> 13, 12), 20 -> 21."""
+    """Appends four committed rows, then the branches 10 -> (11 -> 13, 12) and 20 -> 21."""
     slot.append(4)
     slot.branch([10, 11, 12], [ROOT, 0, 0])
     slot.branch([13, 20, 21], [1, ROOT, 4])
@@ -55,13 +55,16 @@ def test_ancestors_and_depths(slot: Slot) -> None:
 
 
 def parents_of(count: int) -> st.SearchStrategy[tuple[int, ...]]:
-    """Of so many nodes, every second one behind the node before it, so that paths get long."""
+    """Parents of `count` nodes.
+
+    About every second node follows the node before it, so that paths get long.
+    """
     each = (st.just(node - 1) | st.integers(ROOT, node - 1) for node in range(count))
     return st.tuples(*each)
 
 
 def path_to(parents: Sequence[int], node: int) -> list[int]:
-    """The nodes from the root down to this one, as the definition has it."""
+    """The nodes from the root to this one, straight from the definition."""
     return [] if node == ROOT else [*path_to(parents, parents[node]), node]
 
 
@@ -74,14 +77,14 @@ def path_to(parents: Sequence[int], node: int) -> list[int]:
 def test_every_node_sees_exactly_its_ancestors_and_their_rows_are_kept(
     parents: tuple[int, ...], cuts: set[int], data: st.DataObject
 ) -> None:
-    """Any shape and depth, grown in any number of forwards, committed down to any node."""
+    """For any shape and depth, grown in any number of forwards, committed down to any node."""
     end = data.draw(st.integers(ROOT, len(parents) - 1))
     sees_ancestors_and_keeps_a_path(parents, cuts, end)
 
 
 @pytest.mark.parametrize("cuts", [set(), {1, 33}, set(range(1, MOST_NODES))], ids=len)
 def test_so_does_every_node_of_a_deep_chain(cuts: set[int]) -> None:
-    """One forward, three, and one for each node."""
+    """Grown in one forward, in three, and in one for each node."""
     for end in (ROOT, 0, 31, MOST_NODES - 1):
         sees_ancestors_and_keeps_a_path(CHAIN, cuts, end)
 

@@ -1,4 +1,4 @@
-"""What the launcher tells the roles."""
+"""What the launcher passes to the roles, and what it checks before it starts them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.ports import quiet_port
 
 
 class Unstarted(RoleProcess):
-    """Of which only what it was told is looked at."""
+    """A role that is never started: only what it was given is examined."""
 
     def start(self) -> None:
         pass
@@ -50,7 +50,7 @@ def test_a_draft_model_that_one_core_holds_gets_one_thread(draft: str, threads: 
 def test_a_draft_model_may_have_a_device_of_its_own(
     own: str | None, device: str, threads: list[str]
 ) -> None:
-    """With one thread where it is small, beside a target on a GPU as beside one on a CPU."""
+    """A small one gets one thread, beside a target on a GPU as beside one on a CPU."""
     stack = Stack(StackConfig(device="cuda:1", draft_device=own))
     said = list(pairwise(stack._drafter_flags()))
     targets = list(pairwise(stack._verifier_flags()))
@@ -61,7 +61,10 @@ def test_a_draft_model_may_have_a_device_of_its_own(
 
 
 def test_several_draft_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The flag, the drafter's own variable without one, and never without a first model."""
+    """The setting decides; without it, the drafter's own variable does.
+
+    A first model is required.
+    """
 
     def said(config: StackConfig) -> list[str]:
         stack = Stack(config)
@@ -99,7 +102,7 @@ def test_nothing_has_a_word_in_a_file(tmp_path: Path) -> None:
 def test_a_package_without_the_bundled_models_says_in_a_line_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once it said of either folder of the package that it holds no config.json."""
+    """Once it reported of both of the package's folders that they hold no config.json."""
     monkeypatch.setattr(bundled, "FOLDER", tmp_path)
 
     def refusal(**settings: Any) -> str:
@@ -147,7 +150,7 @@ def test_all_that_is_missing_is_said_at_once_what_was_asked_for_first(tmp_path: 
         usual, asked = (server.getsockname()[1] for server in servers)
 
         class Usual(StackConfig):
-            port: int = usual  # which nobody asked for
+            port: int = usual  # a default that nobody asked for
 
         same = dict.fromkeys(("drafter_port", "verifier_port"), quiet_port())
         config = Usual(target=tmp_path / "no", http_port=asked, **same)
@@ -219,7 +222,7 @@ def test_an_environments_phrase_log_is_not_overruled(
 
 @pytest.fixture
 def unstarted() -> Iterator[Callable[..., dict[str, dict[str, str]]]]:
-    """The flags that roles would have had."""
+    """The flags that the roles would have been given."""
     stacks: list[Stack] = []
 
     def flags_of(**settings: Any) -> dict[str, dict[str, str]]:
@@ -259,7 +262,7 @@ def test_what_a_roles_environment_says_is_not_overruled_by_defaults(
 def test_a_device_that_was_asked_for_goes_before_the_drafters_environment(
     monkeypatch: pytest.MonkeyPatch, unstarted: Callable[..., dict[str, dict[str, str]]]
 ) -> None:
-    """Once --draft-device did not; it says nothing of the verifier's."""
+    """Once --draft-device did not. It says nothing about the verifier's device."""
     for role in ("VERIFIER", "DRAFTER"):
         monkeypatch.setenv(f"DRAFTLOOP_{role}_DEVICE", "cuda:1")
     flags = unstarted(draft_device="cpu")
@@ -270,7 +273,7 @@ def test_a_device_that_was_asked_for_goes_before_the_drafters_environment(
 
 
 def test_a_role_listens_where_its_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unless host or port were asked for; once it was told another place all the same."""
+    """Unless a host or a port was asked for. Once the role was given another place all the same."""
 
     def listening(**settings: Any) -> dict[str, str | None]:
         stack = Stack(StackConfig.read(None, **settings))

@@ -1,4 +1,4 @@
-"""The lean decoder computes what the same model computes through transformers."""
+"""The lean decoder computes what transformers computes with the same model."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ def load(folder: Path, dtype: str = "bfloat16", **options: Any) -> LanguageModel
 
 
 def is_lean(model: LanguageModel) -> bool:
-    """Whether forwards go past transformers' Python."""
+    """Whether forwards bypass transformers' Python code."""
     return model._lean is not None
 
 
 def logits(model: LanguageModel) -> torch.Tensor:
-    """After a prompt, and behind a small tree."""
+    """Logits after a prompt, and those of a small tree after it."""
     slot = model.acquire()
     prompt = model.forward([Forward(model, slot, list(range(1, 40)), logits_from=20)])[0]
     tree = model.forward([Forward(model, slot, [7], [9, 8, 7, 6], [-1, 0, 0, -1])])[0]
@@ -79,7 +79,7 @@ def logits(model: LanguageModel) -> torch.Tensor:
 
 
 def with_norms(folder: Path) -> Path:
-    """The model with norms, and biases, that are not all the same."""
+    """The model with norms and biases whose values differ from each other."""
     network = AutoModelForCausalLM.from_pretrained(folder)
     with torch.no_grad():
         for parameter in network.parameters():
@@ -100,8 +100,9 @@ def test_the_same_as_through_transformers(
     monkeypatch.setattr(runtime_model, "is_lean", lambda network: False)
     whole = load(folder, dtype)
     assert is_lean(lean) and not is_lean(whole)
-    # In float32 torch's vectors and its loop for what is left over differ in the last bit, and the
-    # joined matrices change where these toy sizes end; rounding to bfloat16 hides it.
+    # In float32, torch's vector code and its loop for the elements left over differ in the last
+    # bit. With joined matrices, other elements are left over at these toy sizes. Rounding to
+    # bfloat16 hides it.
     tolerance = 0.0 if dtype == "bfloat16" else 1e-5
     torch.testing.assert_close(logits(lean), logits(whole), rtol=tolerance, atol=tolerance)
 
@@ -110,7 +111,7 @@ def test_the_same_as_through_transformers(
 def test_the_same_without_our_kernels(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a GPU, or a CPU that has none."""
+    """As on a GPU, or on a CPU that has no kernel of ours."""
     monkeypatch.setattr(cpu_linear, "UNIT", None)
     folder = with_norms(save_model(tmp_path, FAMILIES[family]))
     lean = load(folder, "float32")
@@ -127,7 +128,7 @@ def test_the_same_without_our_kernels(
 def test_the_same_compiled_by_torch(
     family: str, bits: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For one row, for more of them, and for all layers with one compilation each."""
+    """One compilation each for one row and for several rows, shared by all layers."""
     folder = with_norms(save_model(tmp_path, FAMILIES[family]))
     monkeypatch.setattr(cpu_linear, "UNIT", None)
     eager = load(folder, "float32", quantization=bits)
@@ -143,7 +144,7 @@ def test_the_same_compiled_by_torch(
 
 
 def test_what_torch_is_not_to_compile(tmp_path: Path) -> None:
-    """A model that transformers' own code runs."""
+    """A model that runs through transformers' own code."""
     config = Gemma3TextConfig(**SIZES, head_dim=8, sliding_window=8)
     with pytest.raises(StartupFailure, match="torch_compile: gemma3_text runs by transformers"):
         load(save_model(tmp_path, config), torch_compile=True)
@@ -183,7 +184,7 @@ def test_other_models_run_through_transformers(config: PretrainedConfig, tmp_pat
 def test_a_forward_that_found_no_memory_leaves_the_next_ones_as_they_were(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some matrices were larger then than the kernel's record said, and others were freed."""
+    """Once some matrices were larger than the kernel's record said, and others had been freed."""
     save_model(tmp_path, llama_config())
     model, text = load(tmp_path), [5, 3, 8, 1] * 30
 

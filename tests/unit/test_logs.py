@@ -1,4 +1,4 @@
-"""What a line says of the request that it belongs to; lines that nobody reads."""
+"""What a log line says about its request, and what happens to lines that nobody reads."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ log.info("said", number=-1, tries=tries)
 
 
 def test_a_reader_that_stands_still_holds_nobody_up() -> None:
-    """As of a pipe: what does not fit is lost, and what comes behind it says how much that was."""
+    """As with a pipe: lines that do not fit are dropped, and the next line says how many."""
     pipe = subprocess.PIPE
     with subprocess.Popen(
         [sys.executable, "-c", TALKS], stdin=pipe, stdout=pipe, stderr=pipe, text=True
@@ -73,7 +73,7 @@ def test_a_reader_that_stands_still_holds_nobody_up() -> None:
 
 
 def test_who_has_no_standard_error_goes_on() -> None:
-    """A start that fails has its own status, and no other one for want of a place for its words."""
+    """A start that fails keeps its exit status, even if its message cannot be written."""
     role = f"{sys.executable} -m drafter_service --model /nowhere --listen 127.0.0.1:0 2>&-"
     assert subprocess.run(["sh", "-c", role], check=False).returncode == STARTUP_FAILED
 
@@ -82,7 +82,7 @@ def test_who_has_no_standard_error_goes_on() -> None:
 def test_of_grpcs_own_lines_come_errors_alone_unless_asked_for(
     monkeypatch: pytest.MonkeyPatch, said: str | None, heard: str
 ) -> None:
-    """Theirs are no JSON; its core looks when it is imported."""
+    """gRPC's lines are not JSON; its core reads the setting when it is imported."""
     monkeypatch.setenv("GRPC_VERBOSITY", said or "")
     if said is None:
         monkeypatch.delenv("GRPC_VERBOSITY")

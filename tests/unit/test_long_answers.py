@@ -1,4 +1,4 @@
-"""Telling the parts of an answer takes time that grows no faster than the answer does."""
+"""The time that it takes to read an answer's parts grows no faster than the answer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HERMES = NOTATIONS["hermes"]
 
 
 class Token(str):
-    """Knows how many letters were copied where tokens were put behind texts."""
+    """A token that counts the letters that are copied when it is appended to a text."""
 
     copied = 0
 
@@ -50,7 +50,7 @@ def calls() -> CallReader:
 def test_line_ends_without_number(
     make: Callable[[], ReasoningReader | CallReader], before: str
 ) -> None:
-    """Which small models write until a limit stops them, and which are told once more comes."""
+    """Small models write them until a limit stops them; they are passed on once more text comes."""
     reader, ends = make(), "\n\n" * TOKENS
     said = reader.feed(before)
     for _ in range(TOKENS):
@@ -63,7 +63,7 @@ def test_line_ends_without_number(
 
 
 def test_a_whole_answer() -> None:
-    """Which is read at once, on the event loop."""
+    """It is read in one call, on the event loop."""
     reader = ChatReader(None, None, hidden=False)
     (said,) = reader.feed([Token("ab")] * TOKENS, ends=True)
     assert said == Content("ab" * TOKENS, tuple(range(TOKENS)))
@@ -83,7 +83,7 @@ def test_reasoning_and_calls_of_a_whole_answer() -> None:
 
 @pytest.mark.parametrize("made_of", [KINDS, kinds({}), kinds({}, ["f"])])
 def test_an_answer_in_events(made_of: Kinds) -> None:
-    """Each of them tells what is new; what is said so far is not put together for it."""
+    """Each event carries only what is new; the text so far is not joined again for it."""
     output, written = Output(made_of), '{"input": "' + "ab" * TOKENS + '"}'
     letters = [Token(letter) for letter in written]
     told: list[Part] = [Reasoning(letter) for letter in letters]

@@ -1,4 +1,4 @@
-"""Lookahead: the window is a tree with the paper's mask, its n-grams are what the model said."""
+"""Lookahead: the window is a tree with the paper's mask; its n-grams are what the model said."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def placed(window: LookaheadWindow, **room: int) -> DraftTree:
 
 
 def successors(tree: DraftTree) -> list[int]:
-    """A model that always counts on from the token before."""
+    """The predictions of a model that always counts on from the token before."""
     return [token + 1 for token in tree.token_ids]
 
 
@@ -90,12 +90,12 @@ def test_the_window_keeps_to_depth_and_nodes(
     tree = placed(window, max_depth=depth, max_nodes=nodes)
     assert len(tree) <= nodes and max(tree.depths(), default=0) <= depth
     tree.validate(vocabulary_size=1000, max_nodes=1000)
-    window.advance(successors(tree))  # what had no room waits, nothing breaks
+    window.advance(successors(tree))  # columns without room wait
     assert [len(row) for row in window.rows] == [columns] * (ngram - 1)
 
 
 def test_columns_without_room_wait_for_a_forward_with_more() -> None:
-    """One draft at a text's end, or beside many phrases, once cost the window for good."""
+    """Once a single draft at a text's end, or beside many phrases, cost the window for good."""
     window = full_window(LookaheadParameters(window=4, ngram=4), TEXT)
     rows = [list(row) for row in window.rows]
     tree = placed(window, max_nodes=8)
@@ -159,7 +159,7 @@ def test_the_pool_keeps_the_latest_used_of_every_first_token() -> None:
 
 
 def test_prompt_and_output_enter_the_pool_across_their_seams() -> None:
-    """The reference's pool never sees them."""
+    """In the reference code, the pool never sees them."""
     pool = NgramPool(ngram=3, pool_size=4)
     pool.extend([1, 2])
     pool.extend([3])
@@ -168,7 +168,7 @@ def test_prompt_and_output_enter_the_pool_across_their_seams() -> None:
 
 
 def test_the_pool_is_used_before_the_window_is_full() -> None:
-    """The reference waits N - 2 forwards even when its pool is warm."""
+    """The reference code waits N - 2 forwards even when its pool is warm."""
     source = LookaheadSource(LookaheadParameters(window=2, ngram=3), [1, 2, 3, 9, 1])
     tree = source.propose([1, 2, 3, 9, 1], DraftBudget(max_nodes=20, max_depth=20))
     assert {(ROOT, 2), (0, 3)} <= set(zip(tree.parents, tree.token_ids, strict=True))
@@ -185,7 +185,7 @@ def test_candidates_that_share_a_beginning_share_its_nodes() -> None:
 def settled_draft(most: int) -> DraftTree:
     """A draft in the twentieth round of a text in which many n-grams follow the last token.
 
-    What the model says is new each time, so that no node of window and n-grams is the same.
+    All predictions are new tokens, so that no node of the window is also one of an n-gram.
     """
     text = [
         token for number in range(12) for token in (0, *range(10 * number + 1, 10 * number + 8))
@@ -205,11 +205,11 @@ def settled_draft(most: int) -> DraftTree:
 def test_the_window_has_half_of_a_draft_that_is_too_small_for_all(
     most: int, of_window: int
 ) -> None:
-    """The pool's n-grams once left it no node, and it never came back; now in whole columns."""
+    """Once the pool's n-grams left the window no nodes for good; now it gets whole columns."""
     tree = settled_draft(most)
     tree.validate(vocabulary_size=10_000, max_nodes=most)
     assert tree.estimates.count(WINDOW_ESTIMATE) == of_window
-    assert len(tree) > most - 4  # nothing is left that another n-gram would have filled
+    assert len(tree) > most - 4  # no room is left for another n-gram
 
 
 def test_a_verdict_on_another_draft_moves_nothing() -> None:
@@ -221,7 +221,7 @@ def test_a_verdict_on_another_draft_moves_nothing() -> None:
 
 
 def test_a_prompt_enters_the_pool_in_pieces_as_if_at_once() -> None:
-    """One of 128k tokens took 0.3 s in which the event loop stood still."""
+    """Once a prompt of 128k tokens blocked the event loop for 0.3 s."""
     text = [number * number % 23 for number in range(400)]
     parameters, budget = LookaheadParameters(), DraftBudget(max_nodes=60, max_depth=8)
     inserted = NgramPool(parameters.ngram, parameters.pool_size)
@@ -242,11 +242,11 @@ def test_a_prompt_enters_the_pool_in_pieces_as_if_at_once() -> None:
 
 
 def test_no_ngram_goes_on_behind_a_stop_token() -> None:
-    """What can never be accepted took places in the pool and nodes in every draft."""
+    """Once tokens that can never be accepted took places in the pool, and nodes in every draft."""
     pool = NgramPool(ngram=4, pool_size=2, stop_token_ids={9})
     pool.insert([(1, 2, 9, 3), (1, 7, 7, 7), (1, 2, 9, 4), (9, 1, 1, 1), (5, 9, 9, 9)])
-    assert pool.candidates(1, 5) == [(2, 9), (7, 7, 7)]  # the two are one
-    assert pool.candidates(9, 5) == [(1, 1, 1)]  # behind what is committed, texts may go on
+    assert pool.candidates(1, 5) == [(2, 9), (7, 7, 7)]  # two of them became one
+    assert pool.candidates(9, 5) == [(1, 1, 1)]  # after a committed stop token, a text may go on
     assert pool.candidates(5, 5) == [(9,)]
 
 
@@ -276,6 +276,6 @@ async def test_it_hears_of_the_stop_tokens_of_the_request() -> None:
 
 
 def of_ngrams(tree: DraftTree) -> set[int]:
-    """The tokens that are none of the window's."""
+    """The tokens that do not come from the window."""
     nodes = zip(tree.token_ids, tree.estimates, strict=True)
     return {token for token, estimate in nodes if estimate > WINDOW_ESTIMATE}

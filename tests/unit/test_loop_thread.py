@@ -1,4 +1,4 @@
-"""The thread behind the synchronous client, entered again by whoever is just entering it."""
+"""The synchronous client's thread, entered again by a thread that is just entering it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from draftloop.client.async_stream import AsyncStream
 from draftloop.client.loop_thread import LoopThread
 from draftloop.client.sync_client import Stream
 
-HANGS_S = 20  # who takes so long would wait for ever
+HANGS_S = 20  # work that takes this long would never end
 
 
 class Endless(AsyncStream):
-    """The same piece again and again."""
+    """A stream that returns the same piece again and again."""
 
     def __init__(self) -> None:
         self.cancelled = threading.Event()
@@ -31,7 +31,7 @@ class Endless(AsyncStream):
 
 
 class Holder:
-    """An iterator in a cycle: only the garbage collector ends it."""
+    """An iterator in a reference cycle: only the garbage collector ends it."""
 
     def __init__(self, held: Iterator[Any]) -> None:
         self.held, self.myself = held, self
@@ -39,14 +39,14 @@ class Holder:
 
 @pytest.fixture
 def no_collections() -> Iterator[None]:
-    """But those that the test asks for."""
+    """Garbage is collected only when the test asks for it."""
     gc.disable()
     yield
     gc.enable()
 
 
 def in_time(work: Callable[[], Any]) -> bool:
-    """Whether it ends; what hangs is left behind, and keeps no process alive."""
+    """Whether the work ends in time; a thread that hangs is left behind as a daemon."""
     worker = threading.Thread(target=work, daemon=True)
     worker.start()
     worker.join(HANGS_S)
@@ -56,7 +56,7 @@ def in_time(work: Callable[[], Any]) -> bool:
 def test_streams_that_are_collected_while_work_is_handed_over(
     no_collections: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A collection may begin wherever memory is asked for: it ends the stream in that thread."""
+    """A collection may begin at any allocation, and ends the stream in that thread."""
     thread, stream = LoopThread(), Endless()
     reading = iter(Stream(stream, thread))
     next(reading)

@@ -1,4 +1,7 @@
-"""Max-gram: the longest known suffix copied on, then bigrams; the same by a naive search."""
+"""Max-gram copies what followed the longest known suffix, then follows bigrams.
+
+Its proposals are those of a naive search.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ TOKENS = st.lists(st.integers(0, 3), max_size=40)
 def naive(
     text: Sequence[int], tail: Sequence[int], most: int, stops: Sequence[int]
 ) -> list[tuple[int, float]]:
-    """The definition, by searching the whole text for every token; tokens and their scores."""
+    """The definition, which searches the whole text for every token; tokens and their scores."""
     written = [*text, *tail]
     places = [
         (length, place)
@@ -57,7 +60,7 @@ def test_it_is_what_a_naive_search_finds(
 
 
 def test_texts_that_are_copied_from_themselves_are_found_as_by_a_naive_search() -> None:
-    """The longer runs, which a short random text hardly has twice."""
+    """The longer runs, which hardly occur twice in a short random text."""
     numbers = random.Random(5)
     for size in (2, 4, 9):
         text = numbers.choices(range(size), k=20)
@@ -73,7 +76,7 @@ def test_texts_that_are_copied_from_themselves_are_found_as_by_a_naive_search() 
 
 
 def test_a_token_costs_an_entry_and_not_one_for_every_run_that_it_ends() -> None:
-    """They took 1.3 KB a token: 160 MiB for a session of 128k tokens."""
+    """Once they took 1.3 KB per token: 160 MiB for a session of 128k tokens."""
     text = random.Random(6).choices(range(50_000), k=8192)
     tracemalloc.start()
     max_gram = MaxGram(text)

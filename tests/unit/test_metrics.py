@@ -1,4 +1,4 @@
-"""Metrics: served over HTTP, read off what lives, counts that never fall."""
+"""Metrics: served over HTTP, computed from live objects, with counts that never fall."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_the_hops_of_a_round_add_up_to_it() -> None:
 
 
 def test_waiting_for_who_gave_no_answer_is_no_network() -> None:
-    """A drafter's timeout, or a verifier's: `wire` is where an operator looks for distances."""
+    """Waiting for a timeout is not counted as `wire`, where operators look for network latency."""
     free, verify = ServiceTimings(service_ns=20), ServiceTimings(service_ns=80, forward_ns=60)
     times = RoundTimes(draft_ns=1020, verify_ns=90, round_ns=1150, fell_back=True)
     hops = times.hops(free, verify)
@@ -177,7 +177,7 @@ def test_a_round_counts_what_was_accepted_and_where() -> None:
 
 
 def test_counts_of_phrases_outlive_their_namespace() -> None:
-    """Prometheus takes a count that falls for a restart, and would count all of it again."""
+    """Prometheus takes a falling count for a restart, and would count all of it again."""
     store = PhraseStore(PhraseSettings(phrases_url="memory://metrics", phrases_namespaces=1))
     try:
         first = store.namespace("model", "a")

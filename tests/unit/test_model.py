@@ -1,4 +1,4 @@
-"""Loading a model: limits, and what is said when it cannot be loaded."""
+"""Loading a model: its limits, and the error if it cannot be loaded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.toy_model import VOCABULARY_SIZE, llama_config, load_model, s
 
 
 class Touch:
-    """Makes a file when it is unpickled."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, file: str) -> None:
         self._file = file
@@ -50,7 +50,7 @@ def test_what_the_service_says_of_itself(model: LanguageModel, folder: Path) -> 
 
 
 def configured(folder: Path, **changes: Any) -> Path:
-    """The model with another configuration."""
+    """The model with a changed configuration."""
     file = folder / "config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
     return folder
@@ -76,13 +76,13 @@ def written(folder: Path, name: str, content: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("generation", "own", "tokens"), [
     ({"eos_token_id": [9, 7]}, None, (9, 7)),
-    ({"temperature": 0.6, "do_sample": True}, None, (5,)),  # as config.json has it
+    ({"temperature": 0.6, "do_sample": True}, None, (5,)),  # config.json decides
     ({"eos_token_id": []}, None, (5,)),
     ({"eos_token_id": None}, None, (5,)),
     ({"eos_token_id": 9}, "<end>", (9, 0)),
     ({"eos_token_id": [0, 9]}, "<end>", (0, 9)),
     (None, "<end>", (5, 0)),
-    ({"eos_token_id": [9, 500, -1]}, None, (9,)),  # 96 tokens
+    ({"eos_token_id": [9, 500, -1]}, None, (9,)),  # the vocabulary has 96 tokens
 ], ids=str)  # fmt: skip
 def test_who_names_the_end(
     tmp_path: Path, generation: dict[str, Any] | None, own: str | None, tokens: tuple[int, ...]
@@ -132,7 +132,7 @@ def test_what_cannot_be_loaded_is_named(tmp_path: Path, folder: Path) -> None:
 
 
 def test_pickled_weights_are_never_read(tmp_path: Path) -> None:
-    """Unpickling runs whatever the file says."""
+    """Unpickling runs any code that the file contains."""
     ran = tmp_path / "ran"
     save_model(tmp_path)
     (tmp_path / "model.safetensors").unlink()
@@ -171,7 +171,7 @@ def test_missing_weights_are_not_made_up(tmp_path: Path) -> None:
 def test_what_a_configuration_leads_to_is_one_line(
     tmp_path: Path, changes: dict[str, Any], said: str
 ) -> None:
-    """Of whatever kind the error is that a library of transformers' raises."""
+    """Whatever kind of error transformers, or a library of it, raises."""
     with pytest.raises(StartupFailure, match=rf"^model: .*{said}"):
         load_model(configured(save_model(tmp_path), **changes))
 

@@ -1,4 +1,4 @@
-"""Fingerprints and what happens when two services do not fit."""
+"""Model information: fingerprints, and the errors where two services or a folder do not fit."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_the_model_fingerprint_sees_configuration_and_weights(tmp_path: Path) ->
 
 @pytest.mark.parametrize("changed", ["first", "middle", "last"])
 def test_a_fine_tuned_model_is_another_one(tmp_path: Path, changed: str) -> None:
-    """Whatever tensor differs, wherever it lies in a file of the same header."""
+    """Whichever tensor differs, wherever it lies in a file with the same header."""
     tensors = {name: torch.zeros(40_000) for name in ("first", "middle", "last")}
     write(tmp_path)
     seen = set()
@@ -88,7 +88,7 @@ def test_the_fingerprint_of_an_empty_tensor_or_file(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_tokenizer_says_what_to_do(tmp_path: Path) -> None:
-    """Before torch is imported and weights are read; the setting is the one that was given."""
+    """Before torch is imported and weights are read; the error names the setting that was given."""
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").write_bytes(b"")
     (tmp_path / "tokenizer.model").write_bytes(b"pieces")
@@ -109,7 +109,7 @@ def test_a_folder_without_a_tokenizer_says_what_to_do(tmp_path: Path) -> None:
 
 
 def test_who_gives_no_folder_is_told_how_to_come_to_one(tmp_path: Path) -> None:
-    """The name that a model has on Hugging Face, and a file for another program."""
+    """For a model's name on Hugging Face, and for files that only other programs read."""
 
     def refusal(folder: Path) -> str:
         with pytest.raises(StartupFailure) as caught:

@@ -1,4 +1,4 @@
-"""A phase as a GPU runs it, here on the CPU: the same updates, and texts sampled at once."""
+"""A phase as a GPU runs it, here on the CPU: the same updates, and texts sampled in a batch."""
 
 from __future__ import annotations
 
@@ -83,13 +83,13 @@ def test_minutes_limit_a_run_instead_of_its_tokens(tmp_path: Path) -> None:
     assert phase.seen() >= chosen.schedule.tokens > begun.tokens >= 20 * 64
     left = Checkpoint.load(chosen.file)
     assert left.step == begun.step
-    # the clock goes on where it stood: the same command again finds the run over
+    # the clock continues, so the same command finds the run finished
     again = replace(chosen, device="cuda")
     assert train.run(again, left).step == begun.step
 
 
 def test_a_stopped_run_has_the_minutes_that_it_has_not_trained(tmp_path: Path) -> None:
-    """What the run before had spent on compiling counted: such a run ended at once, untrained."""
+    """Once the earlier run's compile time counted, and such a run ended at once, untrained."""
     chosen = replace(setting(tmp_path / "run.pt", tokens=64 * 10**9), minutes=10.0, device="cuda")
     stopped = Checkpoint.begun(build(SMALL, seed=0))
     stopped.seconds, stopped.compiling = 700.0, 300.0
@@ -154,7 +154,7 @@ def test_what_layers_add_drops_out_while_the_model_is_trained() -> None:
 def test_sampling_at_once_says_what_sampling_from_the_served_model_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """At the likeliest token's temperature: greedy decoding, row by row."""
+    """At a temperature near 0: greedy decoding, row by row."""
     folder = bundled_model("drafter")
     for name, value in (("SAMPLING_TEMPERATURE", 1e-6), ("WRITTEN", 24)):
         monkeypatch.setattr(f"models.sample.{name}", value)

@@ -1,4 +1,4 @@
-"""Attention that models are trained with: torch's own values and gradients, but faster."""
+"""The attention used in training: torch's own values and gradients, but faster."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_values_and_gradients_are_torchs(length: int) -> None:
 
 
 def test_sure_scores_are_not_rounded() -> None:
-    """In bfloat16 two scores near 300 that differ by 1 are the same one."""
+    """In bfloat16, two scores near 300 that differ by 1 would be equal."""
     query = torch.full((1, 1, 2, 16), 4.0).bfloat16()
     key = torch.full((1, 1, 2, 16), 18.75).bfloat16()
     key[..., 1, :8] = 18.625
@@ -55,7 +55,7 @@ def test_a_model_trains_with_it_as_with_torchs() -> None:
 
 
 def test_records_of_repeated_tokens_can_mostly_be_copied() -> None:
-    """Runs of eight tokens that stood before: most of a record, and none of its first passage."""
+    """Most runs of eight tokens occur earlier in the record; none of its first passage does."""
     import numpy as np
 
     drawn = record(1024, np.random.default_rng(3)).tolist()

@@ -94,14 +94,17 @@ def listed(library: Path) -> str:
 
 
 def test_a_folder_without_sources_empties_no_list(library: Path) -> None:
-    """A mistyped folder left the committed list of held-out files empty, as if all were well."""
+    """Once a mistyped folder left the committed list of held-out files empty, without an error."""
     with pytest.raises(FileNotFoundError, match="library has no Python sources: STANDARD_LIBRARY"):
         corpus.main()
     assert listed(library) == "sched.py\ntoken.py\n"
 
 
 def test_what_is_held_out_is_what_is_listed(library: Path) -> None:
-    """Another version's files with held-out names may be known by other ones from training."""
+    """Files with held-out names that are not listed belong to neither part.
+
+    In another version of Python, a file that was trained on may have such a name.
+    """
     library.mkdir()
     for name in ("sched.py", "os.py", "opcode.py"):
         (library / name).write_text(f"# {name}\n{CODE}")
@@ -112,5 +115,5 @@ def test_what_is_held_out_is_what_is_listed(library: Path) -> None:
     training, held_out = corpus.load()
     assert [document.name for document in training] == ["os.py"]
     assert [document.name for document in held_out] == ["sched.py", "token.py"]
-    corpus.main()  # for models of one's own
+    corpus.main()  # for users who train their own models
     assert listed(library) == "opcode.py\nsched.py\ntoken.py\n"

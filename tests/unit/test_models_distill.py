@@ -1,4 +1,4 @@
-"""What a draft model is distilled from, on and for: the states, the texts, the objective."""
+"""Distilling a draft model: the state that it starts from, the texts, and the objective."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_ratio_test_rejects_as_often_as_the_laws_do_not_overlap() -> None:
 
 
 def windows_of(*counts: int) -> list[Windows]:
-    """Texts of so many groups of tokens, each of nothing but its own number in this list."""
+    """Texts of so many groups of tokens; each text repeats its own number in this list."""
     return [
         Windows(np.full(count * GROUP + 1, number, dtype=np.int16), seed=1)
         for number, count in enumerate(counts)
@@ -66,7 +66,7 @@ def test_every_text_of_a_mixture_has_its_share_of_each_round() -> None:
     for first in (0, 3 * ROUND):
         seen = mixture.batch(first, ROUND, 16)[:, 0]
         assert [(seen == number).sum() for number in range(3)] == [50, 130, 20]
-    assert (seen[: ROUND // 2] == 1).sum() > 40  # from all over it
+    assert (seen[: ROUND // 2] == 1).sum() > 40  # not all in one part of the round
 
 
 def test_a_mixture_shows_the_windows_of_each_text_in_their_order_and_then_anew() -> None:
@@ -106,7 +106,7 @@ def test_the_options_leave_the_rest_to_the_training_text_and_refuse_more_than_al
 
 
 def distilling(folder: Path, **said: Any) -> tuple[Setting, argparse.Namespace]:
-    """A run of `models.distill` that begins, and its options."""
+    """The setting and the options of a new run of `models.distill`."""
     setting = Setting(
         file=folder / "own.pt",
         schedule=Schedule(tokens=1000, phases=(PHASE,)),
@@ -122,7 +122,7 @@ def distilling(folder: Path, **said: Any) -> tuple[Setting, argparse.Namespace]:
 def test_distilling_starts_from_the_run_that_is_named_or_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mistyped name once trained from nothing."""
+    """Once a mistyped name started a run from nothing."""
     monkeypatch.setattr("models.layout.CACHE_DIR", tmp_path)
     teacher = build(SMALL, seed=1)
     begun = first_state(*distilling(tmp_path), teacher)
@@ -141,7 +141,7 @@ def test_distilling_refuses_the_state_of_another_model(
     teacher = build(SMALL, seed=1)
     setting, options = distilling(tmp_path)
     small = first_state(setting, options, teacher)
-    for name in ("other", "own"):  # to start from, and to go on with
+    for name in ("other", "own"):  # to start from, and to resume
         small.save(tmp_path / f"{name}.pt")
         asked = distilling(tmp_path, model="drafter-large", start_from="other")
         with pytest.raises(ValueError, match=f"run '{name}' has a hidden size of 128"):

@@ -1,4 +1,4 @@
-"""What the training scripts leave for each other: whole, of the right model, or refused by name."""
+"""Files that training scripts leave for each other: complete and of the right model, or refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BUNDLED_TOKENIZER = bundled_model("verifier") / "tokenizer.json"
 
 
 def leave_tokenizer(tokenizer: Tokenizer, folder: Path, patch: pytest.MonkeyPatch) -> Path:
-    """As `models.tokenizer` does."""
+    """Saves a tokenizer as `models.tokenizer` does."""
     file = folder / "tokenizer.json"
     tokenizer.save(str(file))
     patch.setattr("models.tokenizer.TOKENIZER_FILE", file)
@@ -54,7 +54,10 @@ def test_tokens_that_are_half_written_replace_none(
 def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A full disk was told as an unexpected position in torch's source, and half a state stayed."""
+    """Once a full disk was reported as an unexpected position in torch's source.
+
+    Half of the new state was left in the file.
+    """
     file = tmp_path / "run.pt"
     state = Checkpoint.begun(build(configuration(hidden=32, layers=2, intermediate=48), seed=0))
     state.save(file)
@@ -73,7 +76,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(
 def test_a_log_that_a_kill_cut_goes_on_from_the_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half a line made it unreadable, and steps that came again stood there twice."""
+    """Once half a line made the log unreadable, and steps that came again stood there twice."""
     log = tmp_path / "run.jsonl"
     for tokens in (10, 20, 30):
         run_log.add(log, {"tokens": tokens, "seconds": 60.0 * tokens})
@@ -89,7 +92,7 @@ def test_a_log_that_a_kill_cut_goes_on_from_the_checkpoint(
 def test_tokens_of_another_tokenizer_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A draft model was distilled on numbers that meant other text to its teacher."""
+    """Once a draft model was distilled on token ids that meant other text to its teacher."""
     monkeypatch.setattr("models.tokenizer.TOKENIZER_FILE", tmp_path / "tokenizer.json")
     with pytest.raises(FileNotFoundError, match="run python -m models.tokenizer first"):
         trained()
@@ -106,7 +109,7 @@ def test_tokens_of_another_tokenizer_are_refused(
 def test_what_another_verifier_model_wrote_is_not_its_own_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After an export the text of the model before was taken, and nothing was sampled anew."""
+    """Once, after an export, the previous model's text was used, and nothing was sampled anew."""
     monkeypatch.setattr("models.sample.SAMPLED_DIR", tmp_path)
     file = sample.file_of(0)
     file.parent.mkdir()
@@ -122,7 +125,7 @@ def test_what_another_verifier_model_wrote_is_not_its_own_text(
 def test_what_a_cpu_does_not_do_is_refused(
     flags: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Dropout was taken, and did nothing."""
+    """Once dropout was accepted, and had no effect."""
     monkeypatch.setattr(sys, "argv", ["train", "drafter", *flags])
     with pytest.raises(SystemExit, match=f"{flags[0]}: must go with a GPU"):
         train.main()
@@ -131,7 +134,10 @@ def test_what_a_cpu_does_not_do_is_refused(
 def test_a_pair_is_measured_with_its_own_tokenizer_and_a_quick_look_leaves_the_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It was another one where another one was being trained; without any, nothing was measured."""
+    """Once a tokenizer that was being trained was used instead.
+
+    Without any such tokenizer, nothing was measured.
+    """
     record = tmp_path / "evaluation.json"
     record.write_text("{}")
     text = BUNDLED_TOKENIZER.read_text(encoding="utf-8")[:9000]

@@ -1,4 +1,4 @@
-"""Text that comes again, and its further versions."""
+"""Training records in which a passage comes again, unchanged or in a changed version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedule, packing, Muon, growth, sharing out, checkpoints: the parts a run is made of."""
+"""The parts of a training run: schedule, packing, Muon, growth, workers, checkpoints."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_the_rate_rises_stays_and_falls_to_zero() -> None:
 
 
 def test_the_constant_part_does_not_depend_on_the_budget() -> None:
-    """What allows `--tokens` to change on resuming."""
+    """This allows `--tokens` to be changed when a run is resumed."""
     assert schedule(1000).factor(500) == schedule(2000).factor(500) == 1
 
 
@@ -95,7 +95,7 @@ def test_windows_cover_the_stream_once_a_pass_in_another_order(length: int) -> N
 
 
 def test_a_group_draws_from_all_over_the_stream() -> None:
-    """Groups of neighbouring files made the loss fall inside a group and jump at the next."""
+    """Once groups of neighbouring files made the loss fall inside a group and jump at the next."""
     windows = Windows(np.zeros(8 * GROUP + 1, dtype=np.int16), seed=1)
     eighths = {windows.start(number, 512) // GROUP for number in range(64)}
     assert eighths == set(range(8))
@@ -218,7 +218,7 @@ def _watched(rank: int, file: Path) -> None:
 
 
 def test_workers_die_with_the_process_that_started_them(tmp_path: Path) -> None:
-    """A killed run whose workers went on wrote over the checkpoints of the one that resumed it."""
+    """Once the workers of a killed run went on, and overwrote the resumed run's checkpoints."""
     file = tmp_path / "pid"
     parent = multiprocessing.get_context("spawn").Process(
         target=spawn, args=(_watched, (file,)), kwargs={"nprocs": 1}
@@ -250,7 +250,7 @@ def test_some_prompts_to_sample_from_are_records_with_their_second_version_begun
 
 
 def test_what_is_sampled_is_what_the_model_says_after_each_row() -> None:
-    """At the likeliest token's temperature: greedy decoding, row by row."""
+    """At a temperature near 0: greedy decoding, row by row."""
     folder = bundled_model("drafter")
     model = LanguageModel(ModelOptions(folder=folder, max_sessions=2, context_length=512))
     network = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)

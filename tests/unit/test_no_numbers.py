@@ -1,4 +1,4 @@
-"""What is no finite number is never said, and a draft that holds it changes no token."""
+"""NaN and infinite logits never become a token, and a draft that causes them changes no token."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from verifier_service.round import verify
 from verifier_service.session import SessionRequest, VerifierSession
 
 PROMPT = [5, 17, 3, 88, 41]
-BAD = 95  # as an input; nobody says it
+BAD = 95  # used as an input, and never chosen
 LETTER = 65  # a, which all of the laws below allow
 SUCCESSORS = 2
 SAMPLINGS = {
@@ -38,12 +38,12 @@ SAMPLINGS = {
 
 
 def spoilt(weights: dict[str, Tensor], value: float) -> None:
-    """Nothing behind the token can be computed."""
+    """After the token `BAD`, nothing can be computed."""
     weights["model.embed_tokens.weight"][BAD] = value
 
 
 def boundless(weights: dict[str, Tensor]) -> None:
-    """Behind the token a letter is infinitely likely: one dimension is of this token alone."""
+    """After `BAD`, a letter is infinitely likely: one dimension belongs to this token alone."""
     for name, weight in weights.items():
         if name.endswith(("o_proj.weight", "down_proj.weight")):
             weight[0] = 0
@@ -64,7 +64,7 @@ FAULTS: dict[str, Callable[[dict[str, Tensor]], None]] = {
 def model(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> LanguageModel:
-    """Of what follows one token nothing can be said."""
+    """A model whose logits after the token `BAD` are not all finite."""
     folder = save_model(tmp_path_factory.mktemp("model"))
     weights = load_file(folder / "model.safetensors")
     FAULTS[request.param](weights)
@@ -81,7 +81,7 @@ def engine() -> Iterator[Engine]:
 
 
 class Text:
-    """A session under way."""
+    """A verifier session that is driven by an engine."""
 
     def __init__(
         self, model: LanguageModel, engine: Engine, sampling: SamplingParameters, alone: bool
@@ -134,7 +134,7 @@ def test_a_drafted_token_changes_no_other(
 def test_what_is_no_number_is_no_token(
     model: LanguageModel, engine: Engine, law: str, alone: bool
 ) -> None:
-    """It would be the vocabulary's first, again and again, or depend on the temperature."""
+    """Otherwise it would always be the vocabulary's first token, or depend on the temperature."""
     text = Text(model, engine, SAMPLINGS[law], alone)
     text.begins([*PROMPT, BAD])
     place = len(PROMPT) + 1
@@ -149,7 +149,7 @@ def test_what_is_no_number_is_no_token(
 def test_a_draft_model_that_says_no_number_drafts_on(
     model: LanguageModel, engine: Engine, law: str, name: str, alone: bool
 ) -> None:
-    """What it says is a draft, right or wrong, or none: nothing stands still, nothing fails."""
+    """It returns some draft, right or wrong, or none; it neither blocks nor fails."""
     asked = drafter.SessionRequest(
         session_id="test", token_ids=(*PROMPT, BAD), prompt_length=len(PROMPT) + 1,
         sampling=SAMPLINGS[law], strategy=name,

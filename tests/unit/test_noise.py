@@ -1,4 +1,4 @@
-"""Gumbel noise: a pure function of (seed, position, token) with the right law."""
+"""Gumbel noise: a pure function of seed, position and token, with the right distribution."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_large_vocabularies_have_finite_distinct_noise() -> None:
 @pytest.mark.skipif(UNIT is None, reason="no kernel for this CPU")
 @pytest.mark.parametrize("size", [1, 7, 8, 513, 4096, 128_256])
 def test_compiled_noise_is_numpys(size: int) -> None:
-    """Services on different machines choose by the same noise."""
+    """Services on different machines must choose by the same noise."""
     keys = np.array([mix64(place) for place in (0, 1, MAX_SEED)], np.uint64)
     by_numpy = _gumbel_on_cpu(_hash_on_cpu(size, keys))
     compiled = cpu_noise.draw(size, keys).numpy()
@@ -88,7 +88,7 @@ def test_compiled_noise_is_numpys(size: int) -> None:
 
 
 def test_kept_positions_are_bounded_and_never_dropped_while_asked_for() -> None:
-    """Guards against dropping a position that the same call asks for."""
+    """Positions that the same call asks for must not be dropped."""
     source = noise(1, 8)
     for start in range(0, 600, 7):
         asked = [0, *range(start, start + 9)]

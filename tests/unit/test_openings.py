@@ -1,4 +1,4 @@
-"""Which requests may try whether opening a drafter session has come to pay."""
+"""Which requests may try whether opening a drafter session pays by now."""
 
 from __future__ import annotations
 

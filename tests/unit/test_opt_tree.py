@@ -1,4 +1,4 @@
-"""OPT-Tree against brute force over all trees, and against each fault of the reference code."""
+"""OPT-Tree, compared with the best of all trees, and without the faults of the reference code."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def draft(strategy: OptTree, nodes: int = 64, depth: int = 64, **prices: float) 
 
 
 def path_laws(table: TableModel, depth: int) -> dict[Path, float]:
-    """Path probability of every node of the whole tree down to `depth`."""
+    """The path probability of every node of the full tree down to `depth`."""
     laws: dict[Path, float] = {(): 1.0}
     for length in range(depth):
         for path in itertools.product(range(table.vocabulary_size), repeat=length):
@@ -51,7 +51,7 @@ def path_laws(table: TableModel, depth: int) -> dict[Path, float]:
 
 
 def best_by_brute_force(laws: dict[Path, float], nodes: int) -> float:
-    """The greatest sum over all trees of so many nodes, each grown from a smaller one."""
+    """The greatest sum over all trees of `nodes` nodes, each grown from a smaller tree."""
     trees: set[frozenset[Path]] = {frozenset()}
     for _ in range(nodes):
         trees = {
@@ -85,7 +85,7 @@ def uniform(prefix: Sequence[int]) -> Tensor:
 
 
 def certain(prefix: Sequence[int]) -> Tensor:
-    """One token has all of the probability, and all nodes of the path the same."""
+    """One token has all the probability, so all nodes of a path have the same path probability."""
     row = torch.full((4,), float("-inf"))
     row[len(prefix) % 4] = 0.0
     return row
@@ -93,7 +93,7 @@ def certain(prefix: Sequence[int]) -> Tensor:
 
 @pytest.mark.parametrize("nodes", [1, 3, 7, 16, 30])
 def test_ties_never_orphan_a_child(nodes: int) -> None:
-    """The reference crashes where a confident drafter gives parent and child the same weight."""
+    """The reference code crashes if a sure drafter gives parent and child the same weight."""
     for logits in (uniform, certain):
         strategy, _ = drafting(ScriptedModel(logits, 4), nodes=nodes, delta=0, depth=12)
         tree = draft(strategy)
@@ -101,7 +101,7 @@ def test_ties_never_orphan_a_child(nodes: int) -> None:
 
 
 def test_the_last_layer_is_not_run() -> None:
-    """The reference drafts one layer more than it uses."""
+    """The reference code drafts one layer more than it uses."""
     model = ScriptedModel(TableModel(seed=5).logits, 4)
     strategy, _ = drafting(model, nodes=16, delta=0, depth=3)
     tree = draft(strategy)
@@ -139,7 +139,7 @@ def certain_of_the_first(prefix: Sequence[int]) -> Tensor:
 def test_what_earlier_layers_brought_in_does_not_count(
     delta: float, forwards: int, end: DraftEnd
 ) -> None:
-    """Two nodes: the first layer's brings in 1, the second's another 1/4, the third's nothing."""
+    """With two nodes, the first layer brings in 1, the second another 1/4, the third nothing."""
     model = ScriptedModel(certain_of_the_first, 4)
     strategy, _ = drafting(model, nodes=2, delta=delta, depth=6)
     draft(strategy)
@@ -177,7 +177,7 @@ def test_nodes_that_are_not_worth_their_verification_are_cut() -> None:
 
 
 def sum_of_siblings(tree: DraftTree) -> float:
-    """The greatest of all parents'."""
+    """The greatest sum of the estimates of one parent's children."""
     totals: dict[int, float] = {}
     for parent, estimate in zip(tree.parents, tree.estimates, strict=True):
         totals[parent] = totals.get(parent, 0.0) + estimate
@@ -203,7 +203,7 @@ def test_so_they_do_whatever_was_learned(
     seed: int, vocabulary: int, spread: float, temperature: float, nodes: int, depth: int,
     hit_rates: list[float],
 ) -> None:  # fmt: skip
-    """Any law and any calibration, also one that took later guesses for right more often."""
+    """With any distribution, and any calibration, even one by which later guesses are better."""
     table = TableModel(vocabulary_size=vocabulary, seed=seed, spread=spread)
     sampling = SamplingParameters(temperature=temperature, seed=seed)
     strategy, session = drafting(
@@ -221,7 +221,7 @@ def test_the_best_child_keeps_its_estimate_and_the_others_share_all_that_is_left
     law = torch.tensor([0.4, 0.3, 0.2, 0.1])
     strategy, session = drafting(ScriptedModel(lambda _: law.log(), 4), nodes=4, delta=0, depth=1)
     known = session.experience.calibration
-    for cell in range(len(known.hits)):  # whatever is guessed was right in half of all cases
+    for cell in range(len(known.hits)):  # every guess was right in half of all cases
         known.trials[cell], known.hits[cell] = 1e9, 0.5e9
     tree = draft(strategy)
     estimates = dict(zip(tree.token_ids, tree.estimates, strict=True))
@@ -230,7 +230,7 @@ def test_the_best_child_keeps_its_estimate_and_the_others_share_all_that_is_left
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_keys_and_values_of_accepted_nodes_are_kept(temperature: float) -> None:
-    """The reference computes them again."""
+    """The reference code computes them again."""
     model = ScriptedModel(TableModel(seed=2).logits, 4)
     sampling = SamplingParameters(temperature=temperature, seed=3)
     strategy, session = drafting(model, sampling, nodes=12, delta=0, depth=4)
@@ -248,7 +248,7 @@ def test_keys_and_values_of_accepted_nodes_are_kept(temperature: float) -> None:
 
 
 def test_a_deep_tree_fits_a_small_cache() -> None:
-    """Keys and values that lead nowhere any more make room for the next layer."""
+    """Keys and values of nodes that can lead no further make room for the next layer."""
     model = ScriptedModel(TableModel(seed=7, spread=2.5).logits, 4, max_draft_nodes=8)
     strategy, _ = drafting(model, delta=0, depth=10)
     tree = draft(strategy, nodes=8)
@@ -266,7 +266,7 @@ def test_nothing_follows_a_stop_token_and_the_context_ends() -> None:
 
 
 def test_noise_shared_with_the_target_ranks_the_children() -> None:
-    """With the target's own law in the drafter the first child is the target's token, always."""
+    """With the target's distribution in the drafter, the first child is the target's token."""
     table = TableModel(vocabulary_size=4, seed=11)
     sampling = SamplingParameters(temperature=1.0, seed=42)
     strategy, session = drafting(ScriptedModel(table.logits, 4), sampling, nodes=1, delta=0)

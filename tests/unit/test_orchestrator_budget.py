@@ -1,4 +1,4 @@
-"""The draft budget follows costs and acceptance, down to nothing; figures add up."""
+"""The draft budget follows costs and acceptance, down to no draft; the figures add up."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def test_a_verification_costs_what_the_curve_and_the_last_rounds_say() -> None:
     for _ in range(50):
         cost.observe(0, 3000)
     assert cost.nanoseconds(0) == pytest.approx(3000, rel=0.01)
-    assert cost.nanoseconds(31) == pytest.approx(4000, rel=0.01)  # as far as anybody knows
+    assert cost.nanoseconds(31) == pytest.approx(4000, rel=0.01)  # the same overhead
     for _ in range(50):
         cost.observe(31, 5000)
     assert cost.nanoseconds(31) == pytest.approx(5000, rel=0.01)
-    assert cost.nanoseconds(0) == pytest.approx(3000, rel=0.1)  # drafts have more around them
+    assert cost.nanoseconds(0) == pytest.approx(3000, rel=0.1)  # drafts have more overhead
     assert cost.times(31)[0] == cost.nanoseconds(0) and cost.times(31)[31] == cost.nanoseconds(31)
-    assert cost.node_nanoseconds(0, 31) == pytest.approx(1000 / 31)  # what is around does not grow
+    assert cost.node_nanoseconds(0, 31) == pytest.approx(1000 / 31)  # overhead does not grow here
 
 
 def test_a_verification_takes_some_time() -> None:
-    """Prices are parts of it."""
+    """Prices are computed from it, so it is never zero."""
     cost = VerifyCost(FLAT)
     cost.observe(0, 0)
     assert cost.nanoseconds(0) == 1
@@ -55,13 +55,13 @@ def test_one_more_node_never_saves_time() -> None:
 
 
 def test_a_step_of_the_curve_is_paid_by_all_nodes_that_stand_on_it() -> None:
-    """Else drafts would end before it, where the next node is dear and those behind it are not."""
+    """Otherwise drafts would end before it: the next node is expensive, but not those after it."""
     cost = VerifyCost(
         (CostPoint(1, 1000), CostPoint(2, 1010), CostPoint(4, 1030), CostPoint(5, 1220),
          CostPoint(12, 1220), CostPoint(13, 2000), CostPoint(16, 2000))
     )  # fmt: skip
     assert cost.node_nanoseconds(1, 15) == pytest.approx(10)
-    assert cost.node_nanoseconds(3, 3) == pytest.approx(10)  # no draft stands on the step
+    assert cost.node_nanoseconds(3, 3) == pytest.approx(10)  # no draft reaches the step
     assert cost.node_nanoseconds(3, 15) == pytest.approx(10)
     dear_first = VerifyCost((CostPoint(1, 1000), CostPoint(2, 1330), CostPoint(12, 1330)))
     assert dear_first.node_nanoseconds(0, 1) == pytest.approx(165)  # the next two together
@@ -122,12 +122,12 @@ def test_a_node_is_worth_what_everybody_brings_in_who_waits_for_it() -> None:
             plan.observe(nodes=2, emitted=2, round_ns=1000)
     assert among.prices.node_price == pytest.approx(7 * alone.prices.node_price)
     assert among.worth() == pytest.approx(1 - 7 * (1 - alone.worth()))
-    # a draft forward keeps nobody else waiting
+    # a draft forward delays no other session
     assert among.next_budget(8).tokens_per_second == alone.next_budget(8).tokens_per_second
 
 
 def test_beside_prompts_own_time_is_worth_less_and_that_of_others_as_much() -> None:
-    """Drafts make prompts no shorter: for all together a node is no cheaper for them."""
+    """Drafts make no prompt shorter, so a node is no cheaper for all sessions together."""
     alone, beside, among = (controller(SLOPING) for _ in range(3))
     prompt = {"service_ns": 4000, "prompts_ns": 3000, "prompts": 1, "prompt_rows": 99}
     for _ in range(20):
@@ -160,7 +160,10 @@ def test_what_a_draft_adds_is_not_learned_among_others() -> None:
 
 
 def test_nor_is_it_from_the_first_ones_of_a_crowd() -> None:
-    """They make no load yet, and wait for all its prompts: no draft would ever pay again."""
+    """These rounds show no load yet, but wait for the crowd's prompts.
+
+    If they counted, no draft would ever pay again.
+    """
     cost = VerifyCost(FLAT)
     crowd = (
         shared(sessions=16, rows=24),
@@ -191,7 +194,7 @@ def test_one_prompt_among_many_rounds_is_no_load() -> None:
         load.observe(3, shared(sessions=1, rows=3))
     load.observe(3, shared(sessions=2, rows=515))
     assert (load.sessions, load.others_rows, load.is_shared) == (1, 0, False)
-    load.observe(3, ServiceTimings())  # of a service that does not say
+    load.observe(3, ServiceTimings())  # a service that does not report it
     assert not load.is_shared
 
 
@@ -205,7 +208,7 @@ def test_a_service_that_does_not_say_with_whom_has_nobody_elses_rows() -> None:
 
 
 def test_what_is_around_a_verification_grows_with_its_nodes() -> None:
-    """A small draft is not charged with what large ones brought along."""
+    """A small draft is not charged with the overhead of large ones."""
     cost = VerifyCost(FLAT)
     for _ in range(20):
         cost.observe(0, 3000)
@@ -218,7 +221,7 @@ def test_what_is_around_a_verification_grows_with_its_nodes() -> None:
 
 
 def test_a_round_that_stood_still_does_not_make_drafts_dear() -> None:
-    """They would not be tried again, so nothing would tell that they are cheap."""
+    """Drafts would not be tried again, so nothing would show that they are cheap."""
     cost = VerifyCost(FLAT)
     for round_number in range(40):
         cost.observe(0, 2000)
@@ -235,13 +238,13 @@ def after_a_busy_moment() -> VerifyCost:
 
 
 def test_what_drafts_added_in_a_busy_moment_does_not_forbid_them_for_good() -> None:
-    """Where they do not pay none is made that could correct it: then it is forgotten."""
+    """Where drafts do not pay, none is made that could correct the estimate, so it is forgotten."""
     cost = after_a_busy_moment()
     assert cost.nanoseconds(4) > 20 * cost.nanoseconds(0)
     for _ in range(40):
         cost.observe(0, 2000)
     for _ in range(400):
-        cost.observe(0, 2000, by_choice=False)  # of who asks for no drafts
+        cost.observe(0, 2000, by_choice=False)  # of requests without drafts
     assert cost.nanoseconds(4) > 20 * cost.nanoseconds(0)  # not at once
     for _ in range(400):
         cost.observe(0, 2000)
@@ -259,7 +262,7 @@ def test_nor_where_others_share_all_rounds_from_then_on() -> None:
 
 
 def test_a_price_from_a_busy_moment_does_not_outlive_it() -> None:
-    """A machine that is quiet again makes both kinds of rounds cheaper, though one is run only."""
+    """An idle machine makes both kinds of rounds cheaper, even if only one kind is run."""
     everybodys = VerifyOverhead()
     cost = VerifyCost(FLAT, everybodys=everybodys)
     for _ in range(40):
@@ -310,7 +313,7 @@ def test_nodes_are_priced_by_what_their_time_brings_in_otherwise() -> None:
 
 
 def test_the_least_probability_is_one() -> None:
-    """However dear a node is: it travels, and there is no probability above."""
+    """The price is sent to the drafter as a probability, which is never above 1."""
     dear = controller(STEEP)
     for _ in range(50):
         dear.observe(nodes=1, emitted=4, round_ns=1000)
@@ -326,7 +329,7 @@ def test_a_round_in_which_the_draft_model_found_nothing_is_none_without_a_draft(
 
 
 def test_one_long_draft_that_came_true_is_not_the_pace_of_all_rounds_behind_it() -> None:
-    """It priced every further node out, and rounds without a draft did not count."""
+    """Once it made every further node too expensive, and rounds without a draft did not count."""
     plan = controller(SLOPING)
     plan.observe(nodes=32, emitted=33, round_ns=2000, modelled=False)
     at_first = plan.prices.node_price

@@ -1,4 +1,4 @@
-"""The loop between services that are scripted: what it learns, and what it does not."""
+"""The orchestrator's loop between scripted services: what it learns, and what it does not."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def tokenizer() -> Tokenizer:
 
 
 class ScriptedVerifier:
-    """Accepts every draft whole; loses its session in the rounds `loses`."""
+    """Accepts every draft in full; loses its session in the rounds `loses`."""
 
     def __init__(
         self, loses: Sequence[int] = (), nodes_then: int = 64, context_then: int = 64
@@ -84,7 +84,7 @@ class ScriptedVerifier:
 
 
 class ScriptedDrafting(Drafting):
-    """Two tokens a round."""
+    """Proposes two tokens per round."""
 
     def __init__(self) -> None:
         super().__init__(None, None)
@@ -103,7 +103,7 @@ class ScriptedDrafting(Drafting):
 
 @dataclass(slots=True)
 class WatchedController(Controller):
-    """Writes down what it is told."""
+    """Records what it observes."""
 
     rounds: list[tuple[int, int]] = field(default_factory=list)
 
@@ -136,7 +136,7 @@ def generation(tokenizer: Tokenizer, verifier: ScriptedVerifier, drafting: Draft
 async def test_a_draft_that_a_lost_session_never_judged_is_not_counted(
     tokenizer: Tokenizer,
 ) -> None:
-    """Neither as refused, nor is the time of reopening taken for that of a round."""
+    """It does not count as rejected, nor the time of reopening as the time of a round."""
     verifier = ScriptedVerifier(loses=(2,))
     running = generation(tokenizer, verifier, ScriptedDrafting())
     pieces = [piece async for piece in running.run()]
@@ -154,7 +154,7 @@ async def test_a_verifier_that_takes_fewer_nodes_gets_no_more(tokenizer: Tokeniz
 
 
 async def test_nor_does_it_speak_against_drafting(tokenizer: Tokenizer) -> None:
-    """What drafts bring is learnt from those that were judged."""
+    """What drafts bring is learned only from drafts that were judged."""
 
     class Pairs:
         def reading(self) -> Iterator[None]:
@@ -197,7 +197,10 @@ async def test_both_sessions_are_closed_however_it_ends(tokenizer: Tokenizer) ->
 
 
 class Told(ScriptedVerifier):
-    """Says these tokens, all of them accepted, with log-probabilities; of a shared service."""
+    """Returns these tokens with log-probabilities, and accepts every draft.
+
+    `timings` may say that the forward was shared.
+    """
 
     def __init__(self, *said: Sequence[int], timings: ServiceTimings | None = None) -> None:
         super().__init__()
@@ -214,7 +217,7 @@ class Told(ScriptedVerifier):
 
 
 class Noted(ScriptedDrafting):
-    """Writes down what it may draft and what it is told."""
+    """Records its depths, and what it is told."""
 
     def __init__(self, takes_s: float = 0.0) -> None:
         super().__init__()
@@ -243,7 +246,7 @@ class Noted(ScriptedDrafting):
 
 
 class Reads:
-    """A source with a prompt of many pieces, which drafts nothing."""
+    """A source that reads its prompt in many pieces, and drafts nothing."""
 
     def __init__(self, pieces: int) -> None:
         self.left = pieces
@@ -273,7 +276,7 @@ def reading(tokenizer: Tokenizer, source: Reads, max_tokens: int = 3) -> Generat
 async def test_a_prompt_is_read_for_drafts_behind_the_first_token_and_beside_others(
     tokenizer: Tokenizer,
 ) -> None:
-    """It was indexed before the request was admitted, and nobody else had the event loop."""
+    """Once it was indexed before the request was admitted, and blocked the event loop."""
     source = Reads(500)
     pieces = reading(tokenizer, source).run()
     others = 0
@@ -304,13 +307,13 @@ async def test_a_full_context_ends_the_text_and_no_draft_reaches_beyond(
     pieces = [piece async for piece in running.run()]
     assert [len(piece.token_ids) for piece in pieces] == [1, 3, 2]
     assert running.finish_reason == LENGTH and len(running.committed) == running.context_length
-    assert drafting.depths == [4, 1]  # room for the target's own token is left
+    assert drafting.depths == [4, 1]  # one token of room is left for the target's own
 
 
 async def test_a_verifier_with_a_shorter_context_gets_shorter_drafts_and_ends_no_text(
     tokenizer: Tokenizer,
 ) -> None:
-    """Behind its end the text goes on at another one."""
+    """Beyond that context, the text continues on another verifier."""
     drafting = Noted()
     verifier = ScriptedVerifier(loses=(1,), context_then=len(PROMPT) + 6)
     running = generation(tokenizer, verifier, drafting)

@@ -1,4 +1,4 @@
-"""From a client's words to a request: defaults, and the message of every broken rule."""
+"""From a client's parameters to a request: defaults, and the message of every broken rule."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def test_what_is_said_holds(reader: RequestReader) -> None:
 
 
 async def test_no_more_tokens_than_the_context_has_room_for(reader: RequestReader) -> None:
-    """What drafts are kept in is as large as the output may become."""
+    """The memory that drafts need is sized by the longest possible output."""
     request = await reader.read(replace(SAID, max_tokens=2**31 - 1), MODEL)
     assert request.max_tokens == MODEL.context_length - 3
 
@@ -88,7 +88,7 @@ async def test_no_more_tokens_than_the_context_has_room_for(reader: RequestReade
 async def test_an_answer_that_ends_itself_may_fill_the_context(
     tokenizer: Tokenizer, default: int | None, ends_itself: bool, expected: int
 ) -> None:
-    """What it costs is estimated by what answers usually have."""
+    """Its cost is estimated from the usual length of answers."""
     settings = OrchestratorSettings(default_max_tokens=default)
     reader = RequestReader(settings, tokenizer, GrammarTrials(settings.tokenizer, 9))
     model = replace(MODEL, context_length=2000 if ends_itself else 15)
@@ -188,7 +188,7 @@ async def test_every_request_has_its_own_prediction(
 async def test_choices_of_one_request_have_its_bad_words_read_once(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some hundred long ones take the event loop's time, and there may be 128 choices."""
+    """Hundreds of long ones block the event loop, and a request may have 128 choices."""
     settings = OrchestratorSettings()
     reader = RequestReader(settings, tokenizer, GrammarTrials(settings.tokenizer, 9))
     read = list[str]()
@@ -206,13 +206,13 @@ async def test_choices_of_one_request_have_its_bad_words_read_once(
 
 
 class Unhashable(int):
-    """An integer whose hash takes too long to look at."""
+    """An integer that cannot be hashed: the test fails if the reader tries to."""
 
     __hash__ = None  # type: ignore[assignment]
 
 
 async def test_what_is_no_token_is_refused_before_it_is_in_a_set(reader: RequestReader) -> None:
-    """Of integers beyond 64 bits a client can find as many as it likes with one hash."""
+    """A client can find any number of integers beyond 64 bits that have the same hash."""
     said = replace(SAID, stop_token_ids=(Unhashable(4096),))
     with pytest.raises(InvalidInput, match=r"^stop_token_ids\[0\]: must be from 0 to 4095"):
         await reader.read(said, MODEL)
@@ -235,7 +235,7 @@ async def test_as_many_stop_texts_as_may_be(reader: RequestReader) -> None:
 
 
 async def test_a_salt_is_a_wall_within_a_tenant(reader: RequestReader) -> None:
-    """Of beginnings, which those with the salt share, and of phrases, which nobody does."""
+    """Requests with the same salt share prefixes, but no phrases."""
     usual = await reader.read(replace(SAID, tenant="a"), MODEL)
     salted = await reader.read(replace(SAID, tenant="a", cache_salt="s"), MODEL)
     others = [

@@ -1,4 +1,4 @@
-"""A stream to a service that ends while this side says farewell."""
+"""A stream to a service: closing it, and what its errors mean."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from draftloop.errors import DeadlineExceeded, DraftloopError, Mismatch, Overloa
 from draftloop.rpc.interceptors import DETAILS_KEY, to_status
 from orchestrator.stream import Disconnected, ServiceFailed, Stream
 
-# A proxy's word on a replica that is gone.
+# What a proxy reports for a replica that is gone.
 RESET = "Stream removed (RST_STREAM (Received RST_STREAM with error code 2))"
 
 
 @pytest.mark.parametrize("part", ["write", "done_writing"])
 def test_closing_never_fails(part: str) -> None:
-    """gRPC raises errors of its own where a deadline passes between its steps."""
+    """gRPC raises errors of its own if a deadline passes between its steps."""
     call = Mock(write=AsyncMock(), done_writing=AsyncMock())
     getattr(call, part).side_effect = RuntimeError('Failed "execute_batch"')
     asyncio.run(Stream(call, farewell=None, timeout_s=1).close())
@@ -31,7 +31,10 @@ def test_closing_never_fails(part: str) -> None:
 
 @pytest.mark.parametrize("part", ["write", "read"])
 def test_who_is_called_off_while_he_asks_takes_the_call_along(part: str) -> None:
-    """gRPC forgets to just as an answer comes: what is half closed ends once that is read."""
+    """gRPC does not cancel the call if the answer is just arriving.
+
+    A half-closed call then ends only once the answer is read.
+    """
     call = Mock(write=AsyncMock(), read=AsyncMock())
     getattr(call, part).side_effect = asyncio.CancelledError
     with pytest.raises(asyncio.CancelledError):
@@ -45,7 +48,7 @@ def test_who_is_called_off_while_he_asks_takes_the_call_along(part: str) -> None
 def test_what_ends_at_its_deadline_has_no_time_left(
     left: float | None, meant: type[DraftloopError]
 ) -> None:
-    """Else the replica would count as failing, and the client would be told that it is gone."""
+    """Otherwise the replica would count as failing, and the client would read that it is gone."""
     write = AsyncMock(side_effect=asyncio.InvalidStateError)
     call = Mock(write=write, time_remaining=Mock(return_value=left))
     with pytest.raises(meant):
@@ -54,7 +57,7 @@ def test_what_ends_at_its_deadline_has_no_time_left(
 
 @pytest.mark.parametrize("answer", [None, grpc.aio.EOF])
 def test_an_answer_that_is_none_is_one_of_a_service_that_is_gone(answer: Any) -> None:
-    """gRPC makes None of bytes that are no message."""
+    """gRPC returns None for bytes that are not a message."""
     call = Mock(write=AsyncMock(), read=AsyncMock(return_value=answer))
     with pytest.raises(Unavailable):
         asyncio.run(Stream(call, farewell=None, timeout_s=1).ask("anything"))
@@ -92,7 +95,7 @@ def test_what_fails_at_the_calls_deadline_is_that_deadline(code: str) -> None:
 
 
 def test_who_is_full_says_when_to_come_again() -> None:
-    """That used to become a second, whatever it was."""
+    """Once the retry hint became one second, whatever the service had said."""
     full = Overloaded("full", retry_after_s=7.5)
     code, hint = to_status(full)
     with pytest.raises(Overloaded) as caught:
@@ -101,7 +104,7 @@ def test_who_is_full_says_when_to_come_again() -> None:
 
 
 def test_what_a_service_says_of_itself_is_no_lost_connection() -> None:
-    """Clients are told the one, and not the other, which may name addresses."""
+    """Clients see what a service says, but not connection errors, which may name addresses."""
     stops = Unavailable("the engine is stopping")
     code, hint = to_status(stops)
     with pytest.raises(Unavailable) as caught:
@@ -112,7 +115,7 @@ def test_what_a_service_says_of_itself_is_no_lost_connection() -> None:
 def refusing(
     code: str, details: str, detail: Message | None = None, left: float | None = None
 ) -> Stream:
-    """A stream to a service that answers with an error, where the call has so much time left."""
+    """A stream to a service that answers with an error; `left` is the call's remaining time."""
     nothing, trailing = grpc.aio.Metadata(), grpc.aio.Metadata()
     if detail is not None:
         status = Status()
@@ -129,7 +132,7 @@ def refusing(
 def test_a_mismatch_is_told_from_a_part_that_is_gone(
     reason: str, meant: type[DraftloopError]
 ) -> None:
-    """A replica of another model refuses on purpose: to ask it again would change nothing."""
+    """A replica with another model refuses on purpose; asking it again would change nothing."""
     info = ErrorInfo(reason=reason) if reason else None
     with pytest.raises(meant) as caught:
         asyncio.run(refusing("FAILED_PRECONDITION", "another model", info).ask("anything"))

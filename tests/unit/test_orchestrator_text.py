@@ -1,4 +1,4 @@
-"""Text as it grows: nothing shown twice, early, or after a stop text."""
+"""`TextStream`: text as it grows, with nothing shown twice, too early, or after a stop text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def streamed(token_ids: list[int], stop: tuple[str, ...] = ()) -> tuple[list[str
 
 @given(st.text(max_size=200))
 def test_pieces_are_the_text(text: str) -> None:
-    """Characters of several tokens included."""
+    """Including characters of several tokens."""
     token_ids = TOKENIZER.encode(text)
     pieces, _ = streamed(token_ids)
     assert "".join(pieces) == TOKENIZER.decode(token_ids)
@@ -35,14 +35,14 @@ def test_pieces_are_the_text(text: str) -> None:
 
 @given(st.lists(st.integers(1, 4095), max_size=100))
 def test_pieces_of_any_tokens_are_their_text(token_ids: list[int]) -> None:
-    """Broken characters in the middle included."""
+    """Including broken characters in the middle."""
     pieces, _ = streamed(token_ids)
     assert "".join(pieces) == TOKENIZER.decode(token_ids)
 
 
 @pytest.fixture(scope="module")
 def sentencepiece(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    """As Llama 2, Mistral and Gemma have it: bytes for what the vocabulary has not."""
+    """A tokenizer as in Llama 2, Mistral and Gemma: bytes for what the vocabulary lacks."""
     folder = tmp_path_factory.mktemp("sentencepiece")
     save_sentencepiece_tokenizer(folder)
     return Tokenizer(folder)
@@ -58,7 +58,10 @@ FEW = [token for token in BROKEN if len(TOKENIZER.token_bytes(token)) == 1][::9]
 
 @given(st.lists(st.sampled_from([*BROKEN, *FEW * 4, *TOKENIZER.special_tokens]), max_size=200))
 def test_pieces_of_broken_characters_are_their_text(token_ids: list[int]) -> None:
-    """For longer than what is decoded again goes back, tokens that are left out between them."""
+    """They may be longer than the part that is decoded again.
+
+    Special tokens, which are left out of the text, may stand between them.
+    """
     pieces, _ = streamed(token_ids)
     assert "".join(pieces) == TOKENIZER.decode(token_ids)
 
@@ -72,7 +75,7 @@ HALVES = [
 @given(st.lists(st.sampled_from([*HALVES, *FEW, *TOKENIZER.special_tokens]), max_size=60))
 @example([HALVES[0], *TOKENIZER.special_tokens, HALVES[1]])
 def test_a_named_token_parts_the_bytes_around_it(token_ids: list[int]) -> None:
-    """As text they are no character, and none of them is lost."""
+    """The bytes on its two sides form no character together, and none of them is lost."""
     named = TOKENIZER.special_tokens
     stream = TextStream(TOKENIZER, [], (), TextForm(named_tokens=named))
     told = "".join([*(stream.push([token]) for token in token_ids), stream.finish()])
@@ -110,9 +113,10 @@ SEQUENCES = (
     silent=st.booleans(),
 )
 def test_bytes_that_are_no_text(sentencepiece: Tokenizer, run: bytes, silent: bool) -> None:
-    """By fallback bytes are a text all together, or a sign each.
+    """A run of fallback bytes is text if all of it is; otherwise each byte is a replacement sign.
 
-    What was told as text before others broke it stays; otherwise it is what decoding all tells.
+    Text that was shown before later bytes broke the run stays. In all other cases the result is
+    that of decoding all tokens at once.
     """
     byte = {sentencepiece.fallback_byte(token): token for token in range(300)}
     (word,) = sentencepiece.encode("the", add_special_tokens=False)
@@ -142,7 +146,7 @@ def first_flaw(data: bytes) -> int:
 def test_no_broken_character_makes_tokens_be_decoded_again_and_again(
     sentencepiece: Tokenizer, monkeypatch: pytest.MonkeyPatch, name: str, data: bytes
 ) -> None:
-    """Clients may have the model say nothing else, by their bias."""
+    """A client's logit bias can make the model write nothing else."""
     tokenizer, decoded = TOKENIZER if name == "bundled" else sentencepiece, 0
     byte = {tokenizer.token_bytes(token): token for token in range(tokenizer.vocabulary_size)}
     token_ids = [byte[bytes([each])] for each in data] * (2000 // len(data))
@@ -205,7 +209,7 @@ def test_an_end_that_begins_a_mark_is_the_longest_one(text: str, mark: str) -> N
 
 
 class Counted(str):
-    """A mark that counts its letters as they are compared."""
+    """A stop text that counts how many of its letters are compared."""
 
     seen = 0
 
@@ -219,7 +223,7 @@ class Counted(str):
 
 
 def test_no_mark_makes_a_letter_be_compared_again_and_again() -> None:
-    """A client has chosen the mark, and by its bias what the model says, for it to be so."""
+    """A client could choose the stop text, and by a bias the output, to cause this."""
     length = 1000
     mark = Counted("a" * length + "b" + "a" * length)
     text = "a" * (2 * length)
@@ -240,14 +244,14 @@ def test_a_false_start_of_a_stop_text_is_released(stop: str) -> None:
 
 
 def test_a_stop_text_in_what_was_held_back_ends_the_text() -> None:
-    """Half a character at the end becomes a sign of its own, which a stop text may hold."""
+    """Half a character at the end becomes U+FFFD, which a stop text may contain."""
     half = TOKENIZER.encode("é")[:1]
     pieces, stopped = streamed([*TOKENIZER.encode("a"), *half], ("\ufffd",))
     assert "".join(pieces) == TOKENIZER.decode(TOKENIZER.encode("a")) and stopped
 
 
 def test_what_comes_early_stops_nothing() -> None:
-    """A stop text that begins within the first tokens is text, whatever comes behind."""
+    """A stop text that begins within the first `min_tokens` tokens is text, whatever follows."""
     token_ids = TOKENIZER.encode("a b a b a b")
     for early in range(len(token_ids)):
         stream = TextStream(TOKENIZER, [], ["b"], min_tokens=early)

@@ -1,4 +1,4 @@
-"""Ouroboros: its window lives on in small drafts, its chain promises what is left of it."""
+"""Ouroboros: its lookahead window, its chain, and the phrases beside and after it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def request_of(text: list[int], strategy: str = "ouroboros", **more: Any) -> Ses
 def drafting(
     lookahead: LookaheadParameters, model: Any = None, text: list[int] = TEXT, **parts: Any
 ) -> Ouroboros:
-    """In a fresh session, its prompt read."""
+    """The strategy in a new session, after prefill."""
     model = model or model_of()
     stops = frozenset(model.stop_token_ids)
     parameters = OuroborosParameters(lookahead=lookahead, **parts)
@@ -60,7 +60,7 @@ def drafting(
 
 
 def rounds(strategy: Ouroboros, count: int, budget: DraftBudget = BUDGET) -> list[DraftTree]:
-    """Drafts of which the target takes the first token."""
+    """The drafts of `count` rounds; each round commits its draft's first token."""
     drafts = []
     for _ in range(count):
         draft = run(strategy.propose(budget))
@@ -78,7 +78,7 @@ def rounds(strategy: Ouroboros, count: int, budget: DraftBudget = BUDGET) -> lis
 def test_the_papers_windows_stay_whole_in_the_default_room(
     window: int, ngram: int, columns: int
 ) -> None:
-    """Phrases left a window no node, and it forgot its columns in the first round."""
+    """Once phrases left the window no nodes, and it lost its columns in the first round."""
     strategy = drafting(LookaheadParameters(window=window, ngram=ngram, candidates=window))
     strategy._choice.takes_first = lambda: True  # type: ignore[method-assign]
     rounds(strategy, 10)
@@ -102,7 +102,7 @@ def test_a_chain_that_was_cut_promises_what_is_left_of_it() -> None:
 
 
 def test_the_likeliest_nodes_of_a_draft_come_first() -> None:
-    """Who asked may verify those alone, and the strategy is told only how many they were."""
+    """The orchestrator may verify only these, and reports only how many they were."""
     strategy = drafting(LookaheadParameters(window=3, candidates=3), text=[*range(12)] * 10)
     for draft in rounds(strategy, 20):
         reached = draft.path_probabilities()
@@ -123,7 +123,7 @@ def test_it_learns_from_what_was_verified_of_its_draft() -> None:
 
 
 def test_a_verdict_may_come_with_tokens_of_later_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are learned as if each round had been told by itself."""
+    """They are learned as if each round had been reported by itself."""
     taught: list[list[Any]] = []
     for together in (True, False):
         strategy = drafting(LookaheadParameters(window=3, candidates=3), text=[*range(12)] * 10)
@@ -148,7 +148,8 @@ def test_a_verdict_may_come_with_tokens_of_later_rounds(monkeypatch: pytest.Monk
     ]
 
 
-# Three tokens follow 3 about equally often, and 3 follows each of them; 11 says nothing of it.
+# Three tokens follow 3 about equally often, and 3 follows each of them; 11 tells nothing about what
+# comes next.
 FORKS = [*[3, 5, 3, 6, 3, 7] * 4, 11]
 
 
@@ -166,7 +167,7 @@ def test_the_k_best_phrases_follow_the_chain(most: int) -> None:
 
 
 def test_phrases_behind_a_chain_are_worth_their_verification() -> None:
-    """They are reached no oftener than the chain's end."""
+    """They are reached no more often than the end of the chain."""
     strategy, least = drafting(LookaheadParameters(), text=FORKS), 0.05
     drafted = Drafted()
     drafted.add(3, 0.5, 0.5)
@@ -176,13 +177,13 @@ def test_phrases_behind_a_chain_are_worth_their_verification() -> None:
 
 
 def of_phrases(guesses: DraftTree) -> DraftTree:
-    """Without the window, which comes last."""
+    """The phrases among the guesses, without the window, which comes last."""
     return guesses.first(guesses.sources.count(TokenSource.PROMPT_LOOKUP))
 
 
 @pytest.mark.parametrize("most", [1, 2])
 def test_so_many_phrases_ride_along_before_the_window_is_full(most: int) -> None:
-    """The reference's pool is of no use until then."""
+    """In the reference code, the pool is of no use until then."""
     lookahead = LookaheadParameters(window=2, ngram=5, candidates=most)
     strategy = drafting(lookahead, text=[*FORKS, 3])
     phrases = of_phrases(strategy._beside(Drafted()))
@@ -191,7 +192,7 @@ def test_so_many_phrases_ride_along_before_the_window_is_full(most: int) -> None
 
 
 def test_ngrams_of_the_window_are_phrases_that_count_less_than_text() -> None:
-    """Of two tokens each, with which the reference crashes."""
+    """N-grams of two tokens, with which the reference code crashes."""
     strategy = drafting(LookaheadParameters(window=1, ngram=2, candidates=1), text=[5, 6, 9])
     guesses, phrases = strategy._beside(Drafted()), strategy._phrases
     assert guesses.token_ids == (5,) and phrases is not None
@@ -205,18 +206,18 @@ def test_without_drafting_by_phrases_nothing_rides_along() -> None:
 
 
 def count_on(prefix: Sequence[int]) -> Tensor:
-    """A model that counts to 11 again and again."""
+    """A model that counts from 0 to 11, again and again."""
     return 10.0 * one_hot(torch.tensor((prefix[-1] + 1) % VOCABULARY), VOCABULARY).float()
 
 
 def test_phrases_follow_a_chain_whose_stop_token_was_cut_off() -> None:
-    """The chain counted as ended by a token that it has not any more."""
+    """Once the chain still counted as ended by a stop token that had been cut off."""
     model: Any = ScriptedModel(count_on, VOCABULARY, context_length=400, stop_token_ids=(4,))
     strategy = drafting(LookaheadParameters(window=3, candidates=3), model, [*range(12)] * 10)
     budget = DraftBudget(max_nodes=6, max_depth=32)
     assert strategy.chain_depth(budget) == 4
     assert run(strategy.propose(budget)).token_ids == (0, 1, 2, 3, 4)
-    assert strategy.end is DraftEnd.DEPTH  # of the chain: the last token is a phrase's
+    assert strategy.end is DraftEnd.DEPTH  # of the chain; the last token is a phrase's
 
 
 @pytest.fixture
@@ -232,7 +233,7 @@ def made(shared: Shared, request: SessionRequest, **options: Any) -> Strategy:
 
 
 def test_a_long_output_keeps_the_requests_own_text(shared: Shared) -> None:
-    """Its table was made for 512 tokens, and forgot two thirds of a long text."""
+    """Once its table was sized for 512 tokens, and forgot two thirds of a long text."""
     strategy = made(shared, request_of(TEXT), context_length=4096)
     phrases = strategy.session.phrases
     assert phrases is not None
@@ -245,7 +246,7 @@ def test_a_long_output_keeps_the_requests_own_text(shared: Shared) -> None:
 
 
 def test_strategies_learn_apart_how_far_to_believe_themselves(shared: Shared) -> None:
-    """What `cascade` calls a score and a run, or counts as accepted, is another thing."""
+    """In `cascade`, a score, a run and an accepted node mean something else."""
     learned = {
         name: made(shared, request_of(TEXT, name)).session.experience.calibration
         for name in ("ouroboros", "cascade")
@@ -256,7 +257,7 @@ def test_strategies_learn_apart_how_far_to_believe_themselves(shared: Shared) ->
 
 
 def test_requests_learn_together_whether_guesses_pay(shared: Shared) -> None:
-    """But for those whose window is another one: it costs something else."""
+    """Except requests with another window, whose cost differs."""
     narrow = OuroborosParameters(lookahead=LookaheadParameters(window=2, candidates=2))
     usual, too, other = (
         made(shared, request_of(TEXT, ouroboros=parameters)).session.experience.guessing

@@ -1,4 +1,4 @@
-"""Drafts in one compiled call: the same trees as forward by forward, whatever the text does."""
+"""Drafts in one compiled call: the same trees as forward by forward, whatever the text."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ T = TypeVar("T")
 
 PHRASE = TokenSource.PHRASE
 PROMPT = list(range(20, 50))
-AHEAD = 256  # nodes of a draft that goes as far as what was drafted ahead
-NO_STOP = {"seed": 3}  # of a toy's draft of 24 tokens
+AHEAD = 256  # nodes of a draft as deep as what was drafted ahead
+NO_STOP = {"seed": 3}  # with this seed, the toy's draft of 24 tokens has no stop token
 COMPILED = ("speculative", "opt_tree", "fused", "ouroboros")
 GREEDY, SAMPLED = {"temperature": 0.0}, {"temperature": 0.8}
 LAWS: tuple[dict[str, Any], ...] = (
@@ -70,7 +70,7 @@ def drafting(model: LanguageModel, name: str, *, alone: bool, **more: Any) -> St
 
 
 def drafted(strategy: Strategy, offer: DraftTree = EMPTY_TREE, **limits: Any) -> DraftTree:
-    """By an engine, as the service does it."""
+    """The draft, computed by an engine as in the service."""
     engine = Engine()
     strategy.offer(offer)
     budget = DraftBudget(**{"max_nodes": 14, "max_depth": 6, **limits})
@@ -109,7 +109,7 @@ def test_a_draft_is_the_same_in_one_call_and_forward_by_forward(
             assert slots[0].pending_token_ids == slots[1].pending_token_ids
             assert slots[0].pending_parents == slots[1].pending_parents
             assert slots[0].length == slots[1].length
-            # Into the tree, out of it after a while, and far away from it.
+            # The text follows the tree, leaves it after a few tokens, or is entirely different.
             path = trees[0].path(number % len(trees[0]))
             tokens = [*(trees[0].token_ids[node] for node in path), 40 + number]
             for strategy in strategies:
@@ -124,13 +124,13 @@ def test_a_draft_is_the_same_in_one_call_and_forward_by_forward(
 def test_a_chain_goes_on_in_one_call_behind_a_forward_with_guesses(
     bundled: LanguageModel, law: dict[str, Any], right: int
 ) -> None:
-    """Of which so many were right."""
+    """`right` is the number of guesses that were right."""
     known = drafting(bundled, "speculative", alone=False, sampling=law)
     both = [drafting(bundled, "ouroboros", alone=alone, sampling=law) for alone in (True, False)]
     said, seen = DraftTree(), []
 
     def take(strategy: Ouroboros) -> list[object]:
-        """A draft whose first forward has guesses; what it asks of the engine."""
+        """Drafts with guesses in the first forward; returns what that asks of the engine."""
         guessed = [*said.token_ids[:right], 40]
         guesses = DraftTree.chain(guessed, PHRASE, [0.5] * len(guessed))
         turns = iter((True,))
@@ -170,7 +170,7 @@ def wishes(strategy: Strategy, **limits: Any) -> list[object]:
 
 
 def finished(task: Task[T], model: LanguageModel) -> tuple[T, list[object]]:
-    """What a task returns that runs without an engine, and what it asked for."""
+    """Runs a task without an engine; returns its result, and what it asked for."""
     asked: list[object] = []
     answer: Any = None
     while True:
@@ -207,7 +207,7 @@ def test_what_the_kernel_does_not_do_goes_forward_by_forward(
 
 
 def test_a_long_draft_draws_noise_as_it_goes(toy: LanguageModel) -> None:
-    """And rows that the slot lacks are made free."""
+    """Rows that the slot lacks are made free, too."""
     for name in ("speculative", "opt_tree", "fused"):
         strategies = [drafting(toy, name, alone=alone, sampling=NO_STOP) for alone in (True, False)]
         trees = [drafted(strategy, max_nodes=24, max_depth=24) for strategy in strategies]
@@ -220,7 +220,7 @@ def test_a_long_draft_draws_noise_as_it_goes(toy: LanguageModel) -> None:
 def test_nodes_that_were_drafted_ahead_fit_the_arrays(tmp_path: Path) -> None:
     """Their children are known without a forward, level after level, in one call.
 
-    Behind a short draft, so that what was drafted ahead is most of the next tree.
+    A short draft comes first, so that nodes drafted ahead make up most of the next tree.
     """
     folder = save_model(tmp_path, llama_config(initializer_range=1.0, hidden_size=64))
     model = load_model(folder, max_draft_nodes=AHEAD)
@@ -252,7 +252,7 @@ def test_a_slot_with_hardly_any_room(tmp_path: Path, name: str, most: int) -> No
 
 @pytest.mark.parametrize("name", COMPILED)
 def test_a_drafter_that_was_not_asked_for_long(toy: LanguageModel, name: str) -> None:
-    """More was committed meanwhile than a round's forward takes."""
+    """More tokens were committed meanwhile than a round's forward takes."""
     strategies = [drafting(toy, name, alone=alone) for alone in (True, False)]
     for strategy in strategies:
         drafted(strategy)
@@ -311,7 +311,7 @@ def test_a_verdict_is_the_same_in_one_call(
         assert slots[0].rows[:, : slots[0].pending].tolist() == (
             slots[1].rows[:, : slots[1].pending].tolist()
         )
-        # What the target said before, as a chain that may be right, and a branch beside it.
+        # The target's previous choice, which may be right again, with tokens below and beside it.
         said = verdicts[0].root_prediction
         draft = DraftTree(
             (said, 40 + number, 41, 42), (-1, 0, -1 if said != 41 else 0, 1), (0.5,) * 4,
@@ -327,7 +327,7 @@ def test_a_verdict_is_the_same_in_one_call(
 def test_log_probabilities_are_of_all_tokens_whatever_is_cut_off(
     toy: LanguageModel, cut: dict[str, Any], alone: bool
 ) -> None:
-    """One call cuts off in place, and would tell how likely tokens are among those left."""
+    """The compiled call filters in place, and would report probabilities among the tokens left."""
     asked = verifier.SessionRequest(
         session_id="test", token_ids=tuple(PROMPT), prompt_length=len(PROMPT), logprobs=8,
         sampling=SamplingParameters(temperature=0.8, seed=5, **cut),
@@ -345,7 +345,7 @@ def test_log_probabilities_are_of_all_tokens_whatever_is_cut_off(
 
 
 def test_sessions_that_wait_together_share_their_forward(toy: LanguageModel) -> None:
-    """Neither is alone, whichever came first."""
+    """Neither counts as alone, whichever came first."""
     engine = Engine()
     sessions = []
     for seed in (1, 2):

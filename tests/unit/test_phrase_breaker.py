@@ -1,4 +1,4 @@
-"""The circuit breaker on a scripted clock."""
+"""The circuit breaker, with scripted time and chance."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ POLICY = BreakerPolicy(failures=3, first_pause_s=1.0, longest_pause_s=5.0, growt
 
 @dataclass
 class Script:
-    """Time and chance as the test says."""
+    """Time and chance as a test sets them."""
 
     now: float = 100.0
     chance: float = 0.0
@@ -40,7 +40,7 @@ def test_calls_go_through_at_first_and_after_single_failures() -> None:
         assert breaker.admits() and breaker.wait_s() == 0
         breaker.failed()
         breaker.failed()
-        breaker.succeeded()  # in a row, or not at all
+        breaker.succeeded()  # only failures in a row count
     assert breaker.state is BreakerState.CLOSED
 
 
@@ -104,7 +104,7 @@ def test_a_call_that_began_before_it_opened_closes_it_when_it_succeeds() -> None
 
 @pytest.mark.parametrize("chance, pause", [(0.0, 1.0), (0.5, 0.75), (1.0, 0.5)])
 def test_pauses_are_cut_by_up_to_one_half(chance: float, pause: float) -> None:
-    """So that processes that lost the service together do not come back together."""
+    """Processes that lost the service together must not all come back at the same time."""
     assert opened(Script(chance=chance)).wait_s() == pytest.approx(pause)
 
 

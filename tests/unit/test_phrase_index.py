@@ -1,4 +1,4 @@
-"""The phrase index: valid drafts in any case, the likelier text first, bounded memory."""
+"""The phrase index: drafts are always valid, likelier text comes first, and memory is bounded."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ phrases = st.builds(
 
 @st.composite
 def calibrations(draw: st.DrawFn) -> Calibration:
-    """One that has seen anything."""
+    """A calibration with any observations."""
     calibration = Calibration()
     sources = st.sampled_from([TokenSource.PHRASE, TokenSource.PROMPT_LOOKUP])
     for _ in range(draw(st.integers(0, 20))):
@@ -153,7 +153,7 @@ def test_no_branches_allowed_is_no_draft() -> None:
 
 
 def test_whole_numbers_in_a_budget_compile_nothing() -> None:
-    """Compiling takes seconds, with both indexes locked."""
+    """Compiling takes seconds, during which both indexes are locked."""
     known = list(cast(Any, growth.grow_into).signatures)
     assert len(grown((1, 2), own=new_index([1, 2, 3]), least=0).tree) == 1
     assert len(PhraseSession([1, 2, 3, 1], 8, stop_token_ids={3}).propose([1], AMPLE)) == 2
@@ -161,7 +161,7 @@ def test_whole_numbers_in_a_budget_compile_nothing() -> None:
 
 
 def test_nothing_follows_a_stop_token_but_what_is_committed() -> None:
-    """What can never be accepted was promised as nearly certain, and never found to be wrong."""
+    """Once tokens that can never be accepted seemed nearly certain, and were never found wrong."""
     text = [1, 2, 3, 4, 5] * 6
     session = PhraseSession(text, 16, stop_token_ids={3, 9})
     assert session.propose(text, AMPLE).token_ids == (1, 2, 3)
@@ -218,7 +218,7 @@ def test_sources_tell_whose_text_it_was() -> None:
 
 
 def test_a_second_guess_ends_the_run_behind_it() -> None:
-    """It is right only where the first one was wrong."""
+    """A second candidate is right only where the first one was wrong."""
     index = new_index([1, 2, 5], [1, 2, 5], [1, 3, 6])
     made = grown((1,), shared=index)
     runs = dict(zip(made.tree.token_ids, made.runs, strict=True))
@@ -244,7 +244,7 @@ def test_among_equals_the_lower_token_comes_first() -> None:
 
 
 def test_what_faded_away_makes_nothing_certain() -> None:
-    """Two faint counts of one context once gave each other certainty."""
+    """Once two faint counts of one context made each other look certain."""
     index = new_index(half_life_tokens=100)
     index.insert([Phrase((1,), (2,)), Phrase((1,), (3,))])
     index.extend((), [50 + number % 40 for number in range(2100)])
@@ -252,7 +252,7 @@ def test_what_faded_away_makes_nothing_certain() -> None:
 
 
 def test_counts_decay() -> None:
-    """What was said long ago gives way to what is said now."""
+    """Old continuations give way to new ones."""
     index = new_index(half_life_tokens=100)
     index.insert([Phrase((1, 2), (5,))] * 3)
     index.insert([Phrase((1, 2), (6,))])

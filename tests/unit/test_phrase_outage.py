@@ -1,4 +1,4 @@
-"""An outage of the phrase log is told once, and its end not before it is one."""
+"""An outage of the phrase log is logged once, and its end only when it has really ended."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOST, BACK = "phrase log lost", "phrase log back"
 
 
 def nothing() -> None:
-    """A call that goes well."""
+    """A call that succeeds."""
 
 
 def failing(link: Link, error: Exception) -> None:
@@ -36,7 +36,7 @@ def failing(link: Link, error: Exception) -> None:
 def test_what_was_refused_is_not_back_because_it_can_be_read(
     monkeypatch: pytest.MonkeyPatch, error: Exception, events: list[str]
 ) -> None:
-    """The writer has had nothing to write for long."""
+    """The writer has had nothing to write for a long time."""
     monkeypatch.setattr(replication, "FORGOTTEN_S", -1.0)
     outage = Outage()
     writer, reader, another = (
@@ -52,7 +52,7 @@ def test_what_was_refused_is_not_back_because_it_can_be_read(
 
 @pytest.mark.parametrize("answer", [LogDenied("another password"), LogRefused("read only")])
 def test_why_the_log_refuses_is_told_behind_a_mere_outage(answer: Exception) -> None:
-    """A server that was started anew with another password had closed a connection, no more."""
+    """A server restarted with another password had at first only closed the connection."""
     outage = Outage()
     links = [Link(LinkFigures(), POLICY, outage, "read") for _ in range(4)]
     errors = [LogUnavailable("closed"), LogUnavailable("gone"), answer, answer]

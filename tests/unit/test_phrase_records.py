@@ -1,4 +1,4 @@
-"""Log records: they come back as they were, or not at all."""
+"""Records of the phrase log: they decode to what was encoded, or not at all."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def compiled() -> None:
 
 
 def sealed(header: bytes, body: bytes) -> bytes:
-    """Any content under a checksum that is right."""
+    """Any content with a correct checksum."""
     return header + struct.pack("<I", zlib.crc32(body, zlib.crc32(header))) + body
 
 
@@ -120,7 +120,7 @@ record_lists = st.lists(st.tuples(st.integers(0, 3), batches | st.none()), max_s
 def test_many_records_are_read_as_one_by_one(
     sent: list[tuple[int, list[Phrase] | None]], known: set[int]
 ) -> None:
-    """None stands for a clear: what came before it is void, whoever said so."""
+    """None stands for a clear: everything before it is void, whoever wrote the clear."""
     encoded = [encode_cleared(origin) if said is None else encode(origin, said)
                for origin, said in sent]  # fmt: skip
     expected: list[Phrase] = []
@@ -147,7 +147,7 @@ def test_predictions_count_less_than_text_in_other_processes_too() -> None:
 
 
 def rounds_of(text: list[int], lengths: list[int]) -> list[Phrase]:
-    """What a request leaves that says so many tokens a round: the text, and wrong branches."""
+    """The phrases of a request whose rounds have these lengths: its text, and wrong branches."""
     said: list[Phrase] = []
     end = 0
     for length in lengths:
@@ -162,7 +162,7 @@ def rounds_of(text: list[int], lengths: list[int]) -> list[Phrase]:
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=20), st.data())
 def test_rounds_of_a_request_are_one_run(lengths: list[int], data: st.DataObject) -> None:
-    """An index knows the same by it: whoever hears of it by the log counts what was counted."""
+    """The joined records give an index the same counts as the separate phrases."""
     count = sum(lengths)
     text = data.draw(st.lists(st.integers(0, 5), min_size=count, max_size=count))
     apart = rounds_of(text, lengths)
@@ -175,7 +175,7 @@ def test_rounds_of_a_request_are_one_run(lengths: list[int], data: st.DataObject
     wrong = [phrase for phrase in apart if not phrase.committed]
     assert [phrase for phrase in together if not phrase.committed] == wrong
     if wrong:
-        return  # what comes in another order may have another place in a table
+        return  # another order may give other places in the table
     one, other = PhraseIndex(max_bytes=1 << 16), PhraseIndex(max_bytes=1 << 16)
     one.insert(apart)
     other.insert(together)
@@ -184,7 +184,7 @@ def test_rounds_of_a_request_are_one_run(lengths: list[int], data: st.DataObject
 
 def test_only_what_goes_on_is_joined() -> None:
     said = [Phrase((1, 2), (3,)), Phrase((9,), (9,)), Phrase((1, 2, 3), (4,))]
-    assert joined(said) == said  # others' text came in between
+    assert joined(said) == said  # other text came in between
     assert joined([Phrase((), (3,)), Phrase((3,), (4,))]) == [Phrase((), (3, 4))]
     predicted = Phrase((1, 2, 3), (4,), committed=False)
     assert joined([said[0], predicted]) == [said[0], predicted]
@@ -208,7 +208,7 @@ def test_nothing_may_stand_behind_the_last_phrase() -> None:
     )
 )  # fmt: skip
 def test_whatever_a_stranger_writes_is_refused_or_sound(record: bytes) -> None:
-    """Checksums are no signatures: what passes must still be within its limits."""
+    """A checksum is no signature: a record that passes must still be within its limits."""
     batch = decode(record)
     assert batch is None or all(is_recordable(phrase) for phrase in batch.phrases)
 

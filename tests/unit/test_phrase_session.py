@@ -1,4 +1,7 @@
-"""The phrases of one request: its first text is counted in pieces, and as if it were not."""
+"""`PhraseSession`: how a request's phrases are counted, drafted from and judged.
+
+A long first text is counted in pieces, with the same result as in one go.
+"""
 
 from __future__ import annotations
 
@@ -24,25 +27,25 @@ def own(session: PhraseSession) -> PhraseIndex:
 
 
 def test_a_first_text_is_counted_in_pieces_as_if_at_once() -> None:
-    """A prompt of 128k tokens was counted before its request was admitted: everybody waited."""
+    """Once a prompt of 128k tokens was counted before admission, while all others waited."""
     random.seed(4)
     text, prediction = random.choices(range(40), k=1300), random.choices(range(40), k=600)
     waiting = [PhraseSession(text, 16, prediction=prediction) for _ in range(3)]
     table = own(waiting[0]).table
     assert not table.words.any()
     seen = [int(table.state[0]) for _ in waiting[0].reading()]
-    assert seen == [512, 600, 1112, 1624, 1900]  # the clock: a tick a token
+    assert seen == [512, 600, 1112, 1624, 1900]  # the index's clock: one tick per token
     next(waiting[1].reading())
     whole = PhraseIndex(max_bytes=table.words.nbytes)
     whole.extend((), prediction)
     whole.extend((), text)
-    for session in waiting:  # the last two count what is left for their first draft
+    for session in waiting:  # the last two count the rest before their first draft
         assert len(session.propose(text, AMPLE)) == 8
         assert (own(session).table.words == whole.table.words).all()
 
 
 def test_what_comes_after_a_first_text_is_counted_behind_it() -> None:
-    """Whoever comes before it has been counted counts the rest of it."""
+    """A call that comes before it has been counted counts the rest of it first."""
     text = [1, 2, 3, 1, 2, 4] * 200
     sessions = [PhraseSession(text, 16) for _ in range(2)]
     assert len(list(sessions[0].reading())) == 3
@@ -56,7 +59,7 @@ def test_what_comes_after_a_first_text_is_counted_behind_it() -> None:
 
 
 def test_nothing_follows_a_stop_token_that_somebody_else_drafted() -> None:
-    """One of a prompt, at the end of a turn, is followed by the next turn."""
+    """A stop token within the prompt ends a turn, and the next turn follows it."""
     session = PhraseSession([5, 9, 1, 2] * 4, 16, stop_token_ids={9})
     assert len(session.propose([5], AMPLE, drafted=[9])) == 0
     assert session.propose([5], AMPLE, drafted=[9, 1]).token_ids[0] == 2
@@ -65,7 +68,7 @@ def test_nothing_follows_a_stop_token_that_somebody_else_drafted() -> None:
 
 @pytest.mark.parametrize("harvests", [True, False])
 def test_what_the_target_says_on_a_rejected_branch_is_drafted_from(harvests: bool) -> None:
-    """By the request itself, and by those that it teaches; unless that is switched off."""
+    """By the request itself, and by those that it teaches, unless harvest is switched off."""
     taught: list[Phrase] = []
     session = PhraseSession(
         [1, 2], 16, harvests=harvests, teach=lambda _, phrases: taught.extend(phrases)
@@ -85,12 +88,12 @@ def store() -> Iterator[PhraseStore]:
 
 
 def test_a_long_text_takes_bounded_memory() -> None:
-    """At 120,000 tokens it took 31 MiB, and 256 such requests more than an orchestrator has."""
+    """Once 120,000 tokens took 31 MiB, and 256 such requests more than an orchestrator has."""
     text = [token % 50_000 for token in range(120_000)]
     session = PhraseSession(text, 8192, prediction=text)
     assert session._own is not None and session._own.bytes == 16 << 20
     assert PhraseSession([1, 2, 3], 100)._own.bytes == 1024 * 256  # type: ignore[union-attr]
-    # whatever is left of a long context: who asks need not know what a table should hold
+    # Bounded here, so the caller may expect as many tokens as the context has left.
     assert PhraseSession([], 1 << 20)._own.bytes == 8192 * 256  # type: ignore[union-attr]
 
 
@@ -101,7 +104,7 @@ def test_a_long_text_takes_bounded_memory() -> None:
 def test_a_text_that_is_not_drafted_from_is_not_counted(
     store: PhraseStore, scope: PhraseScope, own_text: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was indexed all the same, 8 MiB for 32k tokens, and nobody looked there."""
+    """Once it was indexed although nothing read the index, with 8 MiB for 32k tokens."""
     counted: list[Sequence[int]] = []
 
     def noted(self: PhraseIndex, context: Sequence[int], token_ids: Sequence[int]) -> None:
@@ -121,12 +124,12 @@ def test_a_text_that_is_not_drafted_from_is_not_counted(
     session.learn([3, 1], EMPTY_TREE, Verdict((), (2, 4), 2))
     assert not counted
     known = [namespace.index.entries for namespace in store.namespaces()]
-    assert known == ([5] if scope is PhraseScope.SHARED else [])  # what it teaches, it teaches
+    assert known == ([5] if scope is PhraseScope.SHARED else [])  # it still teaches others
 
 
 @pytest.mark.parametrize("judged", [True, False], ids=["judged", "of a drafter"])
 def test_queries_are_counted_also_where_nobody_says_what_came_of_them(judged: bool) -> None:
-    """The drafter proposes and learns, and never judges."""
+    """The drafter proposes and learns, but never judges."""
 
     def counted() -> tuple[float, float]:
         queries = REGISTRY.get_sample_value("draftloop_phrase_queries_total")
@@ -145,7 +148,7 @@ def test_queries_are_counted_also_where_nobody_says_what_came_of_them(judged: bo
 
 
 def test_nothing_is_counted_where_the_memory_was_let_go() -> None:
-    """There is no place for it: whoever still holds the index would write beyond its table."""
+    """A caller that still holds the index would otherwise write beyond its table."""
     index = PhraseIndex(max_bytes=1 << 14)
     index.extend((), [1, 2, 3])
     index.let_go()
@@ -158,7 +161,7 @@ LOOP = [1, 2, 3, 4] * 8
 
 
 def judged(session: PhraseSession, emitted: Sequence[int]) -> float:
-    """What was counted of the last proposals once the text went on so."""
+    """The trials counted so far, once the last proposals were judged by `emitted`."""
     session.judge(emitted)
     session.learn(LOOP, EMPTY_TREE, Verdict((), tuple(emitted), emitted[0]))
     return sum(session._calibration.trials)
@@ -172,7 +175,7 @@ def test_what_was_proposed_behind_drafted_tokens_is_judged_where_they_came_true(
 
 
 def test_only_the_last_proposal_behind_the_text_is_judged() -> None:
-    """The one before it was for a budget that has changed, say."""
+    """The one before may have been made for a budget that has changed since."""
     once, twice = PhraseSession(LOOP, 16), PhraseSession(LOOP, 16)
     for session in (once, twice, twice):
         session.propose(LOOP, AMPLE)

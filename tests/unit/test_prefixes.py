@@ -1,4 +1,4 @@
-"""Beginnings that texts have in common are computed once, and nothing is said otherwise."""
+"""Prefixes that texts share are computed once, and no output changes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OTHER = [1 + 11 * place % 90 for place in range(60)]
 
 
 def same(said: Tensor, wanted: Tensor) -> bool:
-    """Bit by bit, where a row does not depend on what is computed beside it."""
+    """Bit for bit, where a row does not depend on what is computed beside it."""
     if cpu_linear.UNIT is None:
         return torch.allclose(said, wanted, atol=1e-5)
     return torch.equal(said, wanted)
@@ -47,21 +47,21 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
 
 @pytest.fixture(autouse=True)
 def forgotten(model: LanguageModel) -> None:
-    """No text of another test is left."""
+    """Removes the texts that earlier tests left in the slots."""
     slots = [model.acquire() for _ in range(model.cache.free_slots)]
     for slot in slots:
         model.cache.release(slot)
 
 
 def speak(model: LanguageModel, slot: Slot, text: Sequence[int]) -> Task[Tensor]:
-    """The logits behind a text, as a service comes to them."""
+    """The logits after a text, computed as in a service."""
     yield from prefill(model, slot, text, chunk_tokens=CHUNK)
     tail = text[slot.length :]
     return (yield Forward(model, slot, tail, logits_from=len(tail) - 1))
 
 
 def run(task: Task[Tensor]) -> tuple[Tensor, int]:
-    """What it returns, and how many tokens it had computed."""
+    """The task's result, and the number of rows computed for it."""
     computed, logits = 0, None
     while True:
         try:
@@ -80,7 +80,7 @@ def opened(model: LanguageModel, text: list[int], group: str | None = "") -> Slo
 
 
 def said(model: LanguageModel, text: list[int], group: str | None = "") -> tuple[Tensor, int]:
-    """Of a session of its own."""
+    """The logits after a text, and the number of computed rows, in a session of its own."""
     slot = opened(model, text, group)
     try:
         return run(speak(model, slot, text))
@@ -92,7 +92,7 @@ def test_the_next_turn_of_a_chat_goes_on_in_its_slot(model: LanguageModel) -> No
     first = opened(model, CHAT[:40])
     run(speak(model, first, CHAT[:40]))
     model.cache.release(first)
-    said(model, OTHER)  # takes another slot: one that holds nothing
+    said(model, OTHER)  # takes another slot, an empty one
     wanted, all_of_it = said(model, CHAT, None)
     assert all_of_it == len(CHAT)
     second = opened(model, CHAT)
@@ -113,7 +113,7 @@ def test_a_running_sessions_beginning_is_copied(model: LanguageModel) -> None:
 
 
 def test_a_common_beginning_outlives_what_followed_it(model: LanguageModel) -> None:
-    """A request that shares less than a half of a text leaves it as it was."""
+    """A request that shares less than half of a kept text does not overwrite it."""
     said(model, CHAT)
     for place in range(2):  # as many slots as are left
         assert said(model, CHAT[:20] + OTHER[place : place + 30])[1] == 30
@@ -162,12 +162,15 @@ def out_of_memory(*_: object) -> NoReturn:
 def test_rows_that_a_failed_forward_did_not_compute_are_nobodys(
     model: LanguageModel, monkeypatch: pytest.MonkeyPatch, fails: str, alone: bool, first: int
 ) -> None:
-    """They are counted into the slot before it runs, and whoever shared them would say nonsense."""
+    """The slot's length is raised before the forward runs.
+
+    A session that shared rows that were never computed would get wrong logits.
+    """
     if "layout" not in fails:
         monkeypatch.setattr(model, "prepared", None)
     elif model.prepared is None:
         pytest.skip("no compiled forwards on this processor")
-    text = [first, *CHAT[:30]]  # whose rows no slot has held yet
+    text = [first, *CHAT[:30]]  # no slot has held these rows yet
     request = SessionRequest(
         session_id="", token_ids=tuple(text), prompt_length=len(text), prefix_group="",
         sampling=SamplingParameters(),
@@ -189,7 +192,7 @@ def test_little_is_computed_rather_than_copied(model: LanguageModel) -> None:
 
 
 def counted(model: LanguageModel, patch: pytest.MonkeyPatch) -> list[int]:
-    """Rows of every forward from now on."""
+    """The number of rows of every forward from now on."""
     sizes: list[int] = []
     forward = model.forward
 
@@ -202,7 +205,7 @@ def counted(model: LanguageModel, patch: pytest.MonkeyPatch) -> list[int]:
 
 
 def at_once(tasks: Sequence[Task[T]]) -> list[T]:
-    """What they return, all of them there before the engine's first forward."""
+    """The tasks' results; all tasks are submitted before the engine's first forward."""
     engine, together = Engine(), threading.Event()
     try:
         engine.call(together.wait)
@@ -216,7 +219,7 @@ def at_once(tasks: Sequence[Task[T]]) -> list[T]:
 def test_a_burst_computes_its_common_beginning_once(
     model: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Prompts that wait take what others have computed since; none computes what one does."""
+    """Waiting prompts copy what others have computed since; nothing is computed twice."""
     texts = [CHAT[:48] + [3, 4 + index] for index in range(3)]
     wanted = [said(model, text, None)[0] for text in texts]
     slots = [opened(model, text, "burst") for text in texts]
@@ -233,7 +236,7 @@ def test_a_burst_computes_its_common_beginning_once(
 def test_choices_of_one_prompt_compute_it_once(
     model: LanguageModel, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
-    """A prompt that goes with the first verification, too."""
+    """Also where the prompt is computed in the first verification's forward."""
     sizes = counted(model, monkeypatch)
     requests = [
         SessionRequest(
@@ -253,7 +256,7 @@ def test_choices_of_one_prompt_compute_it_once(
 
 
 def test_memory_is_not_touched_without_end_for_texts_that_are_kept() -> None:
-    """On CPUs a slot takes memory once it is written to, and that is never given back."""
+    """On CPUs, a slot takes memory once it is written to, and never gives it back."""
     shape = CacheShape(layers=1, slots=8, kv_heads=1, rows=64, head_dim=2)
     for limit, wanted in ((None, 8), (60, 3), (1, 1)):
         cache = KVCache(shape, dtype=torch.float32, device=torch.device("cpu"), touched_rows=limit)
@@ -265,7 +268,7 @@ def test_memory_is_not_touched_without_end_for_texts_that_are_kept() -> None:
             cache.release(slot)
         assert len(used) == wanted
     busy = [acquire(cache, 4, Text(CHAT, "")) for _ in range(8)]
-    assert len({slot.index for slot in busy}) == 8  # who needs one gets one
+    assert len({slot.index for slot in busy}) == 8  # a session that needs a slot gets one
 
 
 def test_only_rows_that_were_copied_are_said_to_be_shared() -> None:
@@ -290,7 +293,7 @@ def test_who_computes_for_whom(model: LanguageModel) -> None:
     assert computes_for(slots[0], slots[1]) and computes_for(slots[1], slots[0])
     assert not computes_for(slots[0], slots[2])
     run(speak(model, slots[0], CHAT))
-    assert not computes_for(slots[0], slots[1])  # it is there: to be copied
+    assert not computes_for(slots[0], slots[1])  # computed already, so it can be copied
     bring(slots[1], 30)
     assert slots[1].length == 30
     for slot in slots:

@@ -1,4 +1,7 @@
-"""Reasoning before answers: told apart in any pieces, before any form that the answer must have."""
+"""Reasoning before answers: it is separated from them, in whatever pieces the text comes.
+
+A form that the answer must have applies only after the reasoning.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ OWN = Tokenizer(bundled_model("verifier"))
 
 
 def read(pieces: list[str], *, opened: bool, marks: Marks = THINK) -> tuple[str, str]:
-    """Reasoning and content of an answer that comes so."""
+    """The reasoning and the content of an answer that comes in these pieces."""
     reader = ReasoningReader(marks, opened=opened)
     parts = [*(reader.feed(piece) for piece in pieces), reader.finish()]
     return "".join(part.reasoning for part in parts), "".join(part.content for part in parts)
@@ -64,7 +67,7 @@ PIECES = ("<think>", "</think>", "<think", "</", "think>", "<", ">", "\n", " ", 
 @given(st.booleans(), st.lists(st.sampled_from(PIECES), max_size=12), st.lists(st.integers(0, 99)))
 @example(True, ["x", "\n", "\n", "</", "\n"], [1, 2, 3, 5])
 def test_any_text_in_any_pieces(opened: bool, pieces: list[str], cuts: list[int]) -> None:
-    """However it comes the same; but for marks and line ends around them nothing is lost."""
+    """The pieces do not matter; nothing is lost but the marks and the line breaks around them."""
     text = "".join(pieces)
     reasoning, content = read([text], opened=opened)
     assert read(in_pieces(text, cuts), opened=opened) == (reasoning, content)
@@ -129,7 +132,7 @@ FORMS = [
 def test_an_answer_of_a_form_may_be_thought_about(
     tmp_path: Path, form: Grammar, good: str, bad: str, marks: Marks, special: bool | None
 ) -> None:
-    """Marks may be letters, or tokens with letters, or special tokens, which have none."""
+    """Marks may be plain text, tokens with text, or special tokens, which have no text."""
     own, folder = OWN, bundled_model("verifier")
     if special is not None:
         own, folder = tokenizer_with(tmp_path, marks.begin, marks.end, special=special), tmp_path
@@ -196,9 +199,9 @@ def test_an_answer_that_only_reasons_has_no_content() -> None:
     ("texts", "tokens"),
     [
         (["<think>", "\n", "Hm", ".", "</think>", "Yes"], 3),
-        (["<th", "ink>Hm", "", "é", ".</", "think>", "\n", "Yes"], 4),  # a byte before its letter
+        (["<th", "ink>Hm", "", "é", ".</", "think>", "\n", "Yes"], 4),  # half of é has no text
         (["<think>", "Hm", "", "", "é"], 4),
-        (["<think>", "Hm", ""], 1),  # its end has no text
+        (["<think>", "Hm", ""], 1),  # the stop token has no text
         (["<think>", "</think>", "Yes", ""], 0),
         (["<think>Hm</think>Yes"], 1),
         (["Yes", "<think>", "Hm"], 0),
@@ -229,7 +232,7 @@ def test_tokens_of_reasoning_that_the_prompt_began_or_nobody_reads() -> None:
 
 
 def test_templates_are_given_earlier_reasoning() -> None:
-    """What a client had from an answer, it sends back with both of its names, or one."""
+    """Clients send reasoning back under both names that an answer had, or under one of them."""
     for said in (
         {"reasoning": "Hm.", "reasoning_content": "Hm."},
         {"reasoning": "Hm."},

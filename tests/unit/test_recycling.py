@@ -1,4 +1,4 @@
-"""Token recycling: the table of successors, and drafts that grow from it alone or with phrases."""
+"""Token recycling: the table of successors, and drafts that grow from it, alone or with phrases."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def test_what_makes_no_sense_is_left_out(tokens: list[int], successors: Sequence
 
 
 def test_a_successor_that_comes_twice_is_none() -> None:
-    """Behind a node of which a target said no numbers they were all the same.
+    """Where the target's logits were NaN, all successors of a node were the same token.
 
-    The next draft had equal siblings, and cost its session at the verifier.
+    The next draft then had equal siblings, and cost its session at the verifier.
     """
     table = table_of(t1=[2, 3])
     table.learn([1, 4, 7], [0, 0, 5, 6, 8, 8])
@@ -78,7 +78,7 @@ def test_a_draft_grows_from_successors_alone_best_first() -> None:
 
 
 def test_phrases_and_successors_grow_one_tree() -> None:
-    """Text that is copied goes first; successors share what it leaves, under phrases too."""
+    """Copied text comes first; successors share the rest of the probability, under phrases too."""
     session = session_of(table_of(t1=[2, 7], t2=[8]), text=[5, 1, 2, 3, 5, 1, 2, 3])
     tree = session.propose([3, 5, 1], BUDGET)
     found = tree.children()
@@ -91,7 +91,7 @@ def test_phrases_and_successors_grow_one_tree() -> None:
 
 
 def judged(session: PhraseSession, emitted: list[int]) -> None:
-    """And then a quiet moment."""
+    """Judges the last proposals, then learns, which is when they are counted."""
     session.judge(emitted)
     session.learn([1], DraftTree(), Verdict((), tuple(emitted[-1:]), emitted[0]))
 
@@ -103,9 +103,9 @@ def test_every_proposed_node_under_a_reached_one_is_a_trial() -> None:
     )
     tree = session.propose([1], DraftBudget(max_nodes=4, max_depth=2))
     assert len(tree) == 4
-    judged(session, [2, 9])  # 2 was right and 3 wrong; under 2 the 4 was wrong; 5 was never reached
+    judged(session, [2, 9])  # 2 was right, 3 was wrong; under 2, 4 was wrong; 5 was never reached
     seen = sum(calibration.trials)
-    # Each is counted at its depth and among all depths; trials fade.
+    # Each trial is counted at its depth and among all depths; trials fade.
     assert (seen, sum(calibration.hits)) == pytest.approx((2 * 3, 2 * 1), abs=0.1)
     assert calibration.hits[cell_of(RECYCLED, RANK_SCORES[0], 1)] == 1
     judged(session, [2, 4])  # nothing was proposed since
@@ -113,7 +113,7 @@ def test_every_proposed_node_under_a_reached_one_is_a_trial() -> None:
 
 
 def test_what_followed_drafted_tokens_is_judged_where_the_target_took_them() -> None:
-    """Both proposals of a round are: the one at its start, and the one behind the draft."""
+    """A round has two proposals, at its start and after the draft; both are judged."""
     trials = []
     for emitted in ([5, 2], [4, 2]):
         calibration = Calibration()
@@ -136,7 +136,7 @@ def test_verdicts_feed_the_table() -> None:
     verdict = Verdict((), (1,), 1, (2, 3), successor_ids=(10, 11, 12, 13, 14, 15))
     session.recycle(5, draft, verdict)
     assert table.rows[[5, 6, 7], :2].tolist() == [[10, 11], [12, 13], [14, 15]]
-    session.recycle(5, draft, Verdict((), (1,), 1, (2, 3)))  # a verifier that says none
+    session.recycle(5, draft, Verdict((), (1,), 1, (2, 3)))  # a verifier that reports none
     assert table.rows[5, 0] == 10
 
 

@@ -1,4 +1,4 @@
-"""Redis URLs and the settings that hold one: every form, clear errors, and no secret in any."""
+"""Redis URLs and the settings that hold one: all forms, clear errors, and no secret shown."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_masked_urls_still_tell_where(url: str, shown: str) -> None:
 
 
 def complaints(url: str) -> list[str]:
-    """All that a user, a log or a traceback may see of a URL."""
+    """Everything that a user, a log or a traceback may see of a URL."""
     seen = [masked(url)]
     for attempt in (check_url, parse):
         try:
@@ -176,14 +176,14 @@ BREAKING = "@/:#?&%[]= \u2100é"
     st.booleans(),
 )  # fmt: skip
 def test_no_secret_shows_anywhere(form: str, breaking: str, encoded: bool) -> None:
-    """Neither of a good URL nor of one whose password nobody encoded."""
+    """Neither of a valid URL nor of one with a password that was not percent-encoded."""
     secret = breaking.join([SECRET, SECRET])
     url = form.format(quote(secret, safe="") if encoded else secret)
     assert not [text for text in complaints(url) if SECRET in text]
 
 
 class Settings(PhraseSettings):
-    """As a role has them."""
+    """Phrase settings as a role has them."""
 
     model_config = settings_config("test")
 
@@ -204,8 +204,9 @@ def test_a_bad_url_stops_a_role_with_one_clear_line() -> None:
 
 
 def test_files_of_a_url_that_cannot_be_used_stop_a_role(tmp_path: Path) -> None:
-    """They were noticed at the first connection, in words that named none; what is encrypted was
-    asked for on the terminal.
+    """Once they failed only at the first connection, with an error that named no file.
+
+    An encrypted key made the process ask for its passphrase on the terminal.
     """
     authority = Authority(tmp_path)
     pair = authority.pair("ours")

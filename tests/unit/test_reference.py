@@ -1,4 +1,4 @@
-"""Models are compared with transformers before they are served: what differs is refused."""
+"""A model is compared with transformers before it is served, and refused if its logits differ."""
 
 from __future__ import annotations
 
@@ -74,6 +74,7 @@ def test_numbers_too_large_for_the_dtype_are_no_fault_of_attention(tmp_path: Pat
 def test_so_they_are_not_where_they_are_too_large_in_our_hands_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The reference is finite here, and only our own forward returns NaN.
     def forward(forwards: Sequence[Forward]) -> list[Tensor]:
         return [torch.full((one.rows - one.logits_from, 96), torch.nan) for one in forwards]
 
@@ -102,7 +103,7 @@ def test_words_that_are_no_numbers_are_far_off() -> None:
 
 
 def test_a_longer_session_beside_it_changes_no_position(tmp_path: Path) -> None:
-    """LongRoPE has other angles for texts beyond the first training: all sessions have the same."""
+    """LongRoPE has other angles for long contexts; all sessions of a service use the same ones."""
     factors = {"short_factor": [1.0] * 4, "long_factor": [4.0, 3.0, 2.0, 1.5]}
     config = Phi3Config(
         **WIDE,
@@ -119,8 +120,8 @@ def test_a_longer_session_beside_it_changes_no_position(tmp_path: Path) -> None:
     torch.testing.assert_close(beside, alone, rtol=1e-5, atol=1e-5)
     whole = load_model(tmp_path, context_length=32)
     (short,) = whole.forward([Forward(whole, whole.acquire(), text)])
-    assert not torch.allclose(short, alone, atol=1e-2)  # within 32 the first training's are right
-    with pytest.raises(Mismatch):  # so these two are no replicas of one model
+    assert not torch.allclose(short, alone, atol=1e-2)  # up to 32 tokens, the short factors apply
+    with pytest.raises(Mismatch):  # so these two are not replicas of one model
         model.info().require_same_model(whole.info())
     for context_length in (33, 64):
         other = load_model(tmp_path, context_length=context_length)
@@ -128,7 +129,7 @@ def test_a_longer_session_beside_it_changes_no_position(tmp_path: Path) -> None:
 
 
 def test_a_model_that_sees_pictures_too_reads_text(tmp_path: Path) -> None:
-    """Its sizes are those of the part that does."""
+    """Its sizes are those of its language model."""
     eyes = {"hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 16, "image_size": 28}
     config = Gemma3Config(
         text_config={**WIDE, "head_dim": 24, "num_key_value_heads": 1},

@@ -1,4 +1,7 @@
-"""Which replica a new session goes to, by its own word and by what is known since."""
+"""Which replica a new session goes to.
+
+The choice depends on the load that replicas report, and on what is known since.
+"""
 
 from __future__ import annotations
 
@@ -60,12 +63,12 @@ def test_what_is_opened_here_counts_before_the_next_report() -> None:
     one, other = replica("one", running=2), replica("other", running=3)
     one.sessions += 2
     assert firsts(Replicas([one, other])) == {"other": 200}
-    one.report(ServiceLoad(running_sessions=2))  # somebody else's have ended meanwhile
+    one.report(ServiceLoad(running_sessions=2))  # others' sessions have ended meanwhile
     assert one.load < other.load
 
 
 def test_sessions_that_a_service_does_not_tell_of_count_here() -> None:
-    """One that was started anew, say, whose old sessions have not been seen to break yet."""
+    """For instance a restarted service, whose old sessions are not noticed as broken yet."""
     one = replica("one")
     one.sessions = 4
     one.report(ServiceLoad(running_sessions=0))
@@ -73,7 +76,7 @@ def test_sessions_that_a_service_does_not_tell_of_count_here() -> None:
 
 
 def test_of_many_no_one_takes_all_new_sessions() -> None:
-    """Other orchestrators see the same loads: the least busy one must not get everybody's."""
+    """Other orchestrators see the same loads: the least busy replica must not get all sessions."""
     known = Replicas([replica(str(load), running=load) for load in range(6)])
     seen = firsts(known, 2000)
     assert seen.most_common(1)[0][0] == "0" and seen["0"] < 1000
@@ -114,7 +117,7 @@ def test_it_does_not_where_it_is_much_busier_or_cannot() -> None:
 
 
 def test_no_text_is_read_where_there_is_no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every round of every request asks while no drafter is there, and texts may be long."""
+    """While no drafter is available, every round of every request asks, and texts may be long."""
     one, other = replica("one"), replica("other")
     known, read = Replicas([one, other]), list[int]()
     find = known._beginnings.find
@@ -173,7 +176,7 @@ def test_another_model_is_named_beside_the_first(changed: dict[str, str]) -> Non
 
 
 def test_sessions_on_replicas_that_have_left_count_until_they_end() -> None:
-    """The gauge once fell to 0 while they ran on."""
+    """Once the gauge fell to 0 while they ran on."""
     one, other, idle = replica("one"), replica("other"), replica("idle")
     one.sessions, other.sessions = 2, 3
     known = Replicas([one, other, idle])
@@ -191,7 +194,7 @@ def test_sessions_on_replicas_that_have_left_count_until_they_end() -> None:
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """A clock that stands still unless a test sets it."""
+    """A clock that stands still unless a test moves it."""
     clock = SimpleNamespace(seconds=100.0)
     stopped = SimpleNamespace(monotonic=lambda: clock.seconds)
     monkeypatch.setattr(orchestrator.replicas, "time", stopped)

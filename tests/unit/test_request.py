@@ -1,4 +1,4 @@
-"""What a client asks for: every broken rule is named with its field, limit and value."""
+"""Parameters of a request: an error names the broken rule with field, limit and value."""
 
 from __future__ import annotations
 

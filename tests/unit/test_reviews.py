@@ -1,4 +1,4 @@
-"""Reviews: what the draft model's word makes of a node that another source offered."""
+"""Reviews: how likely a node of another source is once the draft model has reviewed it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def candidates() -> Candidates:
 
 
 def reviewed(source: TokenSource, first: int) -> Candidates:
-    """With one offered node, which was reviewed beside the draft model's first guess."""
+    """A tree with one offered node, reviewed; `first` is the draft model's own first guess."""
     known = candidates()
     known.offer(DraftTree.chain([TOKEN], source, [OFFERED]), 8)
     guesses = Guesses(np.zeros(1, np.int64), np.zeros(1, np.int64), np.array([HEARD]))
@@ -59,7 +59,7 @@ def test_what_becomes_of_it_teaches_those_weights_alone(right: bool) -> None:
     weights = known._learned.reviews.weights
     known.judge([TOKEN if right else OTHER])
     up = weights[FREE] > np.array(USUAL[FREE])
-    # Log-odds of what the offer said are below zero: a hit makes its weight smaller.
+    # The offer's log-odds are below zero, so a hit lowers its weight.
     assert up.tolist() == ([True, True, False, True] if right else [False, False, True, False])
     assert weights[SMALLER].tolist() == list(USUAL[SMALLER])
 
@@ -80,7 +80,7 @@ def test_opinions_that_are_sure_leave_the_other_a_say() -> None:
 
 
 def test_a_share_that_is_no_number_is_none() -> None:
-    """It would stay in the weights, which all sessions share."""
+    """NaN would stay in the weights, which all sessions share."""
     assert log_odds(float("nan")) == log_odds(0.0)
 
 
@@ -98,7 +98,7 @@ def test_weights_stay_sound_whatever_they_see() -> None:
 
 
 def test_weights_come_to_what_nodes_are_worth() -> None:
-    """In a world where the offer says nothing, and the draft model is too sure of itself."""
+    """Simulated: the offer's score says nothing, and the draft model is too sure of itself."""
     known, random = Weighing(), np.random.default_rng(5)
     missed = []
     for _ in range(4000):
@@ -121,7 +121,7 @@ def test_one_surprise_does_not_turn_what_is_known() -> None:
 
 
 def test_what_stands_behind_a_wrong_token_is_not_judged() -> None:
-    """Its token comes in the text as well, but behind another."""
+    """Its token does occur in the text, but after another token."""
     known = candidates()
     known.offer(DraftTree.chain([TOKEN, OTHER], TokenSource.DRAFT_MODEL, [0.5, 0.5]), 8)
     cells = [cell_of(TokenSource.DRAFT_MODEL, 0.5, depth) for depth in (1, 2)]

@@ -1,4 +1,4 @@
-"""Sessions are as long as the memory allows, where nobody says how long."""
+"""The context length where none is set: as long as the memory allows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.toy_model import llama_config, load_model, save_model
 
 CPU = torch.device("cpu")
 LONG = 131072
-# 128 KiB a token, as a model of eight billion parameters has.
+# 128 KiB per token, as in a model of eight billion parameters.
 ROOM = Room(
     layers=32,
     kept=AttentionShapes(kv_heads=8, head_dim=128),
@@ -45,7 +45,7 @@ def free(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Non
         ({"memory_share": 0.4}, LONG, 8128),
         ({"max_sessions": 1}, LONG, 65472),
         ({"max_sessions": 1024}, LONG, UNASKED),
-        ({"tensor_parallel_size": 2}, LONG, 8128),  # two ranks, and one memory
+        ({"tensor_parallel_size": 2}, LONG, 8128),  # two ranks share one memory
         ({}, 8000, 8000),
         ({"context_length": 32768}, 32768, 32768),
     ],
@@ -66,7 +66,7 @@ def test_short_contexts_are_left_alone(free: None) -> None:
 def test_texts_of_sessions_that_have_ended_take_a_share_of_a_cpus_memory(
     free: None, device: str, rows: int | None
 ) -> None:
-    """Elsewhere all of it is taken at once."""
+    """Other devices take all memory of the KV cache at once, so there is no limit."""
     room = dataclasses.replace(ROOM, device=torch.device(device))
     assert room._kept_rows(options()) == rows
 

@@ -1,7 +1,7 @@
-"""Models that run through transformers' code, too, give a row the same bits whatever is beside it.
+"""Models that run through transformers' code give a row the same bits whatever shares its forward.
 
-Of such sizes that torch's own kernels would not: its sums depend on how many rows there are, and
-its activation functions on where the last vector ends.
+The sizes are chosen so that torch's own kernels would not: their sums depend on the number of rows,
+and their activation functions on where the last vector ends.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ KINDS: dict[str, PretrainedConfig] = {
     "experts by columns": GptOssConfig(**{**HEADS, "intermediate_size": 1024}, **EXPERTS),
     "experts in parallel": GraniteMoeConfig(**LARGE, **EXPERTS),
     "a router that is a linear layer": PhimoeConfig(**HEADS, **EXPERTS),
-    # Of one value for each row: all that stand in one vector together.
+    # The gate has one value per row, so the values of all rows share one vector.
     "a gate before an expert": Qwen2MoeConfig(
         **LARGE,
         num_experts=8,
@@ -65,7 +65,7 @@ TEXT = [5 + 7 * place % 90 for place in range(120)]
 
 
 def said(model: LanguageModel, rows: int) -> Tensor:
-    """The logits of TEXT, so many rows at a time."""
+    """The logits of TEXT, computed `rows` rows at a time."""
     slot = model.acquire()
     try:
         parts = [TEXT[start : start + rows] for start in range(0, len(TEXT), rows)]
@@ -89,7 +89,7 @@ def test_rows_are_the_same_alone_and_together(
 
 
 def test_a_model_whose_rows_depend_on_each_other_is_known(tmp_path: Path) -> None:
-    """As torch's own kernels make them: it is served, and its log says so."""
+    """Torch's own kernels make it so. The model is served, and the log says so."""
     folder = save_model(tmp_path, KINDS["experts"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cpu_linear, "UNIT", None)
@@ -118,6 +118,7 @@ def test_an_activation_does_not_depend_on_its_place(
 
 
 def test_replaced_parameters_are_what_they_were() -> None:
+    # The wrappers that replace parameters compute the same as the parameters did.
     weight, bias, x = torch.randn(3, 6, 8), torch.randn(6), torch.randn(5, 8)
     stack: Any = Stack(weight.clone())
     assert stack.shape == weight.shape and torch.equal(stack[torch.tensor([0, 2])], weight[[0, 2]])
@@ -139,7 +140,7 @@ def test_replaced_parameters_are_what_they_were() -> None:
 
 
 def test_functions_of_torch_by_whole_vectors_and_as_they_are() -> None:
-    """With anything but a tensor given they are torch's own."""
+    """Calls with anything but a tensor go to torch's own functions."""
     known, x = Functions(torch), torch.linspace(-3, 3, 77)
     assert torch.equal(known.sigmoid(x)[:40], known.sigmoid(x[:40]))
     out = torch.empty(77)

@@ -1,4 +1,4 @@
-"""Choosing tokens: every shaping step against its definition, and the law of what is chosen."""
+"""Choosing tokens: every step that shapes logits, and the distribution of the chosen tokens."""
 
 from __future__ import annotations
 
@@ -61,11 +61,12 @@ def test_a_tiny_temperature_is_greedy(temperature: float) -> None:
     sampler = Sampler(parameters, 5, CPU)
     sampler.cool(0.8)
     assert sampler.choose(LOGITS.roll(2, dims=1) * 1e4, [1], [[]]) == [2]
-    scores = sampler.scores(LOGITS.flip(1) * 1e4, [1], [[]])  # as other devices choose by
+    scores = sampler.scores(LOGITS.flip(1) * 1e4, [1], [[]])  # other devices choose by scores
     assert int(scores.argmax()) == 4 and scores.max() < math.inf
 
 
 def test_the_least_temperature_that_is_none_does_not_overflow() -> None:
+    # The lowest temperature that still counts as sampling does not overflow.
     sampler = Sampler(SamplingParameters(temperature=2e-5, top_p=0.9), 5, CPU)
     assert sampler.choose(LOGITS.roll(2, dims=1) * 1e4, [1], [[]]) == [2]
     scores = sampler.scores(LOGITS.flip(1) * 1e4, [1], [[]])
@@ -73,7 +74,7 @@ def test_the_least_temperature_that_is_none_does_not_overflow() -> None:
 
 
 def test_penalties_follow_the_fields_convention() -> None:
-    """Repetition looks at prompt and output; presence and frequency at the output alone."""
+    """Repetition covers prompt and output; presence and frequency cover the output only."""
     parameters = SamplingParameters(
         repetition_penalty=2.0, presence_penalty=0.25, frequency_penalty=0.5
     )
@@ -86,7 +87,7 @@ def test_penalties_follow_the_fields_convention() -> None:
 
 
 def test_a_reopened_session_counts_its_output_as_output() -> None:
-    """Of the tokens that it opens with those behind the prompt: penalties look at them apart."""
+    """It opens with prompt and output in one list; only tokens after the prompt are output."""
     parameters = SamplingParameters(
         temperature=0.0, repetition_penalty=2.0, presence_penalty=0.25, frequency_penalty=0.5
     )
@@ -135,7 +136,7 @@ def test_a_batch_chooses_as_its_rows_do(temperature: float) -> None:
 
 
 def test_nobody_elses_random_numbers_are_touched() -> None:
-    """The reference of Ouroboros sets the seed of the whole process in every round."""
+    """The reference code of Ouroboros sets the seed of the whole process in every round."""
 
     def states() -> tuple[object, ...]:
         of_numpy = np.random.get_state(legacy=False)
@@ -153,12 +154,13 @@ def test_log_probabilities_are_exact() -> None:
 
 
 def test_a_colder_reading_is_cut_off_at_the_requests_temperature() -> None:
+    # Top-p is computed at the request's temperature, also where a draft model is sampled colder.
     sampler = Sampler(replace(SAMPLED, top_p=0.85), 5, CPU)
     cold = Sampler(replace(SAMPLED, top_p=0.85), 5, CPU)
     cold.cool(0.5)
     noise = sampler.scores(LOGITS, [3], [[]]) - sampler.shape(LOGITS, [[]])
     told = cold.best(LOGITS, [3], [[]], 3)
-    expected = (LOGITS / 0.5 + noise)[0, :3]  # top-p leaves three of five, at either temperature 1
+    expected = (LOGITS / 0.5 + noise)[0, :3]  # top-p at temperature 1 leaves three
     assert told.token_ids[0] == expected.sort(descending=True).indices.tolist()
     assert told.shares()[0] == pytest.approx(
         expected.softmax(-1).sort(descending=True).values.tolist(), rel=1e-5

@@ -1,4 +1,4 @@
-"""Which part of a draft is worth its verification, against all parts that there are."""
+"""Which part of a draft is worth verifying, compared with every possible part."""
 
 from __future__ import annotations
 
@@ -60,17 +60,19 @@ def test_no_more_nodes_are_chosen_than_may_be() -> None:
     tree = DraftTree.chain([1, 2, 3, 4], MODEL, [1.0] * 4)
     chosen = select(tree, LINE, 0.0, most=2)
     assert chosen.tree == DraftTree.chain([1, 2], MODEL, [1.0] * 2) and chosen.cut
-    assert chosen.offer == Offer(tokens=2, nodes=2)  # by what is left of the draft
+    assert chosen.offer == Offer(tokens=2, nodes=2)  # computed from what is left of the draft
 
 
 def test_the_likeliest_nodes_are_taken_wherever_they_stand() -> None:
-    """Also where as many others stand before them."""
+    """Even if as many other nodes come before them."""
     tree = DraftTree((7, 8, 9), (ROOT,) * 3, (0.0, 0.3, 0.5), (MODEL,) * 3)
     chosen = select(tree, LINE, 1e-6, most=32)
     assert chosen.tree == DraftTree((8, 9), (ROOT,) * 2, (0.3, 0.5), (MODEL,) * 2)
 
 
 def test_a_cut_draft_tells_what_was_proposed_and_why_it_ends() -> None:
+    # A cut draft still reports what was proposed; its end is the verification cost, or none if
+    # empty.
     tree = DraftTree.chain([1, 2, 3], MODEL, [0.9, 0.5, 0.1])
     whole = Draft(tree=tree, committed_length=4, proposed=Counter({MODEL: 9}), end=DraftEnd.DEPTH)
     assert cut(whole, Selection(tree, 1.4, cut=False)) is whole
@@ -84,6 +86,7 @@ def test_a_cut_draft_tells_what_was_proposed_and_why_it_ends() -> None:
 
 
 def test_tokens_that_a_model_has_not_go_with_what_follows_them() -> None:
+    # Tokens beyond the model's vocabulary are removed with all their descendants.
     tree = DraftTree((3, 9, 4, 5, 8, 6), (ROOT, ROOT, 1, 0, 3, 3), (0.5,) * 6, (MODEL,) * 6)
     assert within(tree, 10) is tree
     assert within(tree, 7) == DraftTree((3, 5, 6), (ROOT, 0, 1), (0.5,) * 3, (MODEL,) * 3)

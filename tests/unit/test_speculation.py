@@ -1,4 +1,4 @@
-"""What clients say of drafting: how large a draft becomes by a strategy's own parameters."""
+"""Speculation parameters of a request: the draft size that a strategy's own parameters imply."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SIZES = {"lookahead": 24, "opt_tree": 50, "cascade": 45}
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_parameters_that_say_how_much(strategy: str) -> None:
-    """OPT-Tree's n = 50 (2406.17276, section 4) is more than a draft has without a word."""
+    """OPT-Tree's n = 50 (2406.17276, section 4) is more than the default draft size."""
     assert OWN.most_nodes(strategy) == SIZES.get(strategy)
 
 
@@ -34,7 +34,7 @@ def test_parameters_that_leave_it_open() -> None:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_defaults_suit_every_target(strategy: str) -> None:
-    """With 55 nodes in a draft `lookahead` was refused for a window that nobody had asked for."""
+    """Once `lookahead` was refused at 55 nodes per draft for a window that nobody had set."""
     for most in (1, 16, 55, 1024):
         Speculation(strategy=strategy).validate(most)
 

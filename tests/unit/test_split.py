@@ -1,4 +1,4 @@
-"""A model split among two processes says what one process says of it."""
+"""A model split between two processes computes the same as in one process."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ RANKS = 2
 PREPARE = functools.partial(logs.configure, "verifier", log_format="json", level="error")
 BIASED = llama_config(attention_bias=True, mlp_bias=True, tie_word_embeddings=True)
 PROMPT = list(range(5, 12))
-# Two branches and their ends; the second branch is what the text goes on with.
+# Two branches, of three and of two nodes; the text continues with the second.
 NODES, PARENTS, TAKEN = (3, 4, 5, 6, 7), (-1, -1, 0, 1, 2), (4, 6)
 
 
 def saved(folder: Path, config: PretrainedConfig) -> Path:
-    """With biases that are not zero: one that every rank adds would be seen."""
+    """A saved model with nonzero biases: a bias that every rank added would show."""
     save_model(folder, config)
     weights = load_file(folder / "model.safetensors")
     for name, weight in weights.items():
@@ -44,7 +44,7 @@ def saved(folder: Path, config: PretrainedConfig) -> Path:
 
 @pytest.fixture
 def ranks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Ranks]]:
-    """Whoever is put in is ended; the process is as it was before."""
+    """The ranks appended to this list are stopped, and the process is restored."""
     monkeypatch.setenv("LOCAL_RANK", "0")
     threads, started = torch.get_num_threads(), list[Ranks]()
     yield started
@@ -54,9 +54,9 @@ def ranks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Ranks]]:
 
 
 def said(model: LanguageModel) -> torch.Tensor:
-    """After a prompt, in a tree, behind its second branch, and in a slot that took all that over.
+    """Logits after a prompt, in a tree, after its second branch, and in a slot with a copy.
 
-    So that rows are moved and copied, whose heads are on two ranks.
+    So rows of the KV cache are moved and copied while their heads are on two ranks.
     """
     slot, other = model.acquire(), model.acquire()
     prompt = model.forward([Forward(model, slot, PROMPT, logits_from=len(PROMPT) - 1)])[0]
@@ -78,7 +78,7 @@ def said(model: LanguageModel) -> torch.Tensor:
     ],
 )
 def test_the_same_as_whole(config: PretrainedConfig, ranks: list[Ranks], tmp_path: Path) -> None:
-    """Also models that are left to transformers' own wrappers, such as those with experts."""
+    """Also models that run through transformers' own wrappers, such as those with experts."""
     folder = saved(tmp_path, config)
     options = ModelOptions(
         folder=folder, max_sessions=4, max_draft_nodes=24, tensor_parallel_size=RANKS
@@ -103,7 +103,7 @@ def test_the_same_as_whole(config: PretrainedConfig, ranks: list[Ranks], tmp_pat
 def test_what_cannot_be_split(
     family: str, options: dict[str, Any], complaint: str, tmp_path: Path
 ) -> None:
-    """It is refused before any process is started."""
+    """The error comes before any process is started."""
     folder = save_model(tmp_path, FAMILIES[family])
     wanted = ModelOptions(**{"folder": folder, "tensor_parallel_size": RANKS, **options})
     with pytest.raises(DraftloopError) as caught:
@@ -112,7 +112,7 @@ def test_what_cannot_be_split(
 
 
 def test_a_checkpoint_with_quantized_weights(tmp_path: Path) -> None:
-    """Ranks would have to cut what stands for blocks of weights."""
+    """Ranks would have to cut packed values that stand for blocks of weights."""
     save_quantized(tmp_path, KINDS["fp8"])
     wanted = ModelOptions(folder=tmp_path, tensor_parallel_size=RANKS)
     with pytest.raises(StartupFailure, match="are quantized by fp8, and cannot be split"):
@@ -120,7 +120,7 @@ def test_a_checkpoint_with_quantized_weights(tmp_path: Path) -> None:
 
 
 def test_what_can_only_be_split_or_quantized(ranks: list[Ranks], tmp_path: Path) -> None:
-    """All ranks refuse it, and this one says so."""
+    """All ranks refuse it, and this process reports the error."""
     options = ModelOptions(
         folder=save_model(tmp_path, FAMILIES["phi3"]),
         quantization="int8",

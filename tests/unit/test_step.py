@@ -1,4 +1,4 @@
-"""Which wishes run as one forward, and how much of prompts one takes."""
+"""Which requests share a forward pass, and how many prompt tokens it computes."""
 
 from __future__ import annotations
 
@@ -65,21 +65,24 @@ def test_another_model_and_a_full_step_wait() -> None:
 
 
 def of_text(made: Forward, *, waits: bool = False) -> Forward:
-    """The same in a session with the text that all have here; one that `waits` may copy it."""
+    """The same forward in a session with a text that all sessions share.
+
+    With `waits`, its keys and values may be copied instead of computed.
+    """
     made.slot.text = Text([1] * 64, "")
     made.renewed = (lambda: made) if waits else None
     return made
 
 
 def test_what_a_prompt_in_the_step_computes_is_waited_for() -> None:
-    """Whether that is the first one or came later; what a round computes is its own text."""
+    """It does not matter when the other prompt joined; rounds compute only their own text."""
     target = model()
     first = Step(of_text(wish(target, PROMPT // 4)))
     assert not first.takes(of_text(wish(target, PROMPT // 4), waits=True))
     later = Step(wish(target, PROMPT // 4))
     assert later.takes(of_text(wish(target, PROMPT // 4), waits=True))
     assert not later.takes(of_text(wish(target, PROMPT // 4), waits=True))
-    assert later.takes(of_text(wish(target, PROMPT // 4)))  # nobody could copy it for that one
+    assert later.takes(of_text(wish(target, PROMPT // 4)))  # it cannot copy, so it joins
     rounds = Step(of_text(wish(target, 1)))
     assert rounds.takes(of_text(wish(target, ROUND_TOKENS)))
     assert rounds.takes(of_text(wish(target, PROMPT // 4), waits=True))
@@ -89,7 +92,7 @@ def test_the_size_follows_what_rows_take() -> None:
     size = StepSize()
     assert size.prompt_tokens == MAX_STEP_TOKENS
     size.observe(LEAST_PROMPT_TOKENS - 1, 1000 * MS)
-    assert size.prompt_tokens == MAX_STEP_TOKENS  # small ones say nothing
+    assert size.prompt_tokens == MAX_STEP_TOKENS  # too few rows tell nothing
     size.observe(256, 256 * 4 * MS)
     assert size.prompt_tokens == LONGEST_S * 1000 / 4
     for _ in range(40):

@@ -1,4 +1,4 @@
-"""What is known of weights before they are read: whether there is memory for them."""
+"""What the files say of weights before they are read: whether memory suffices for them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ CPU = torch.device("cpu")
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_there_are_at_least_as_many_as_the_files_say(kind: str, tmp_path: Path) -> None:
-    """Packed ones count for several, and never for more than they are, but for scales."""
+    """A packed value counts as several weights.
+
+    The sum never exceeds the model's weights, except by its scales.
+    """
     weights = sum(weight.numel() for weight in save_quantized(tmp_path, KINDS[kind]).values())
     counted = sum(stored.weights for stored in stored_weights(tmp_path).values())
     assert 0.45 * weights < counted < 1.2 * weights
@@ -29,7 +32,7 @@ def test_there_are_at_least_as_many_as_the_files_say(kind: str, tmp_path: Path) 
 def test_a_model_that_is_too_large_is_refused_before_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its process would be killed."""
+    """Otherwise its process would be killed for lack of memory."""
     monkeypatch.setattr(memory_left, "free_bytes", lambda device: 1000)
     said = r"weights of .* take at least 0\.0 GiB in float32, and cpu has 0\.0 .* or in bfloat16$"
     with pytest.raises(StartupFailure, match=said):
@@ -46,7 +49,7 @@ def test_ranks_share_the_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_files_that_nobody_reads_do_not_count(tmp_path: Path) -> None:
-    """Some publishers put the same weights beside them under other names."""
+    """Some publishers add the same weights under other file names."""
     file = save_model(tmp_path) / "model.safetensors"
     before = stored_weights(tmp_path)
     shutil.copy(file, tmp_path / "consolidated.safetensors")

@@ -1,4 +1,4 @@
-"""Prompts are tokenized whole, whatever a tokenizer.json remembers of its training."""
+"""Prompts are tokenized in full, even if tokenizer.json still has training settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TEXT = "def main():\n    return [place for place in range(100)]\n"
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    """Saved where batches were of eight tokens, the longer ones cut and the shorter filled up."""
+    """A tokenizer saved with truncation and padding to eight tokens, as in training."""
     folder = tmp_path_factory.mktemp("trained")
     library = HuggingFaceTokenizer.from_file(str(bundled_model("verifier") / "tokenizer.json"))
     library.enable_truncation(max_length=8)

@@ -1,4 +1,7 @@
-"""Calls of tools: read from any text in any pieces, asked for by grammars that allow no others."""
+"""Tool calls in all notations.
+
+They are read from texts in any pieces, and the grammars for required calls allow nothing else.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,7 @@ from tests.support.tool_answers import (
 
 
 def offered(*names: str) -> dict[str, Function]:
-    """Functions of these names, which take anything."""
+    """Functions of these names that accept any arguments."""
     return {name: Function(name=name, parameters={}) for name in names}
 
 
@@ -100,7 +103,7 @@ PIECES = ("<tool_call>", "</tool_call>", "<tool", "[TOOL_CALLS]", "[", "]", ",",
 def test_any_text_is_told_whole_however_it_comes(
     notation: Notation, pieces: list[str], cuts: list[int]
 ) -> None:
-    """Where nothing is called, it is the content as it stands."""
+    """Where nothing is called, the whole text is content."""
     assert_told_whole(notation, pieces, cuts)
 
 
@@ -128,7 +131,7 @@ def test_arguments_that_are_no_object_are_no_call(arguments: str) -> None:
 
 @pytest.mark.parametrize("cuts", [[], [3], [12, 20]])
 def test_json_that_is_an_answer_is_no_call(cuts: list[int]) -> None:
-    """Where nothing marks calls, only an offered name makes an object one."""
+    """In a notation without marks, an object is a call only if its name is an offered tool's."""
     for answer in ('{"name": "John", "age": 3}', '{"name": "John", "parameters": {"a": 1}}'):
         reader = CallReader(LLAMA3_JSON, offered("weather"))
         said = [*(reader.feed(piece) for piece in in_pieces(answer, cuts)), reader.finish()]
@@ -138,6 +141,7 @@ def test_json_that_is_an_answer_is_no_call(cuts: list[int]) -> None:
 
 
 def test_what_is_left_of_a_required_call_is_no_content() -> None:
+    # With a required call, an answer that was cut off shows no part of it as content.
     answer = ANSWERS["hermes"]
     for end in range(len(answer) + 1):
         reader = CallReader(HERMES, offered("weather", "say"), required=True)
@@ -172,7 +176,10 @@ def test_names_of_any_letters(name: str) -> None:
 
 
 def test_a_name_without_an_end_is_no_work_at_every_letter() -> None:
-    """A model may loop there, and the event loop is everybody's: a look goes no further."""
+    """A model may loop inside a name.
+
+    The reader looks ahead only so far, so that the event loop is not blocked.
+    """
     answer = '<tool_call>{"name": "' + "a" * 200_000
     assert read(HERMES, in_pieces(answer, list(range(0, 200_000, 20)))) == (answer, [])
     late = '<tool_call>{"name": "' + "a" * 5000 + '", "arguments": {"a": 1}}</tool_call>'
@@ -180,7 +187,7 @@ def test_a_name_without_an_end_is_no_work_at_every_letter() -> None:
 
 
 def test_an_answer_that_was_cut_off() -> None:
-    """Its limit came amid a call: what there is of the arguments, or the text as it stands."""
+    """Cut inside a call: the part of the arguments that exists, or the text as it stands."""
     assert read(HERMES, ['<tool_call>{"name": "f", "arguments": {"a']) == ("", [("f", '{"a')])
     assert read(HERMES, ['a <tool_call>{"na']) == ('a <tool_call>{"na', [])
     assert read(HERMES, [ANSWERS["hermes"][:-3]]) == ("", list(READ))
@@ -200,6 +207,7 @@ def test_why_a_chat_ended(reason: str, told: str) -> None:
 
 
 def test_a_stream_tells_at_its_end_that_tools_were_called_before() -> None:
+    # A stream's finish reason is `tool_calls` although its last piece holds no call.
     form = ChatFormat(Reading(offer=Offer(HERMES, {}, None, frozenset())))
     assert form.delta(0, ANSWERS["hermes"], None, None)["delta"]["tool_calls"]
     assert form.delta(0, "", None, "stop")["finish_reason"] == "tool_calls"
@@ -247,7 +255,7 @@ def test_templates_show_how_calls_are_written(template: str, notation: Notation 
 @pytest.mark.parametrize("special", [None, False, True])
 @pytest.mark.parametrize("notation", NOTATIONS.values(), ids=NOTATIONS)
 def test_grammars_of_calls(tmp_path: Path, notation: Notation, special: bool | None) -> None:
-    """Marks may be letters, or tokens with letters, or special tokens, which have none."""
+    """Marks may be plain text, tokens with text, or special tokens, which have no text."""
     marks = notation.marks
     folder = None if special is None else tmp_path
     functions = FUNCTIONS[:1] if notation is PYTHONIC else FUNCTIONS
@@ -316,6 +324,7 @@ def test_templates_are_shown_what_a_tool_takes() -> None:
 
 
 def test_special_marks_are_told_to_who_looks_for_them(tmp_path: Path) -> None:
+    # Special tokens have no text, so the text stream must be told to keep those that mark calls.
     tokenizer = tokenizer_with(tmp_path, "<tool_call>", "</tool_call>", special=True)
     tools = [Tool(type="function", function=FUNCTIONS[0])]
     marked = make_offer(HERMES, tools, "auto", tokenizer, parallel=True)
@@ -345,7 +354,7 @@ def test_templates_are_given_what_arguments_mean() -> None:
     (plain,) = for_template([message(content=None, tool_calls=[call('{"a": [1]}')])])
     assert plain["content"] == ""
     assert plain["tool_calls"][0]["function"] == {"name": "f", "arguments": {"a": [1]}}
-    for cut in ('{"city": "Be', "[1]"):  # an answer's limit may have cut them
+    for cut in ('{"city": "Be', "[1]"):  # the output limit may have cut them
         (plain,) = for_template([message(tool_calls=[call(cut)])])
         assert plain["tool_calls"][0]["function"]["arguments"] == cut
     (empty,) = for_template([message(tool_calls=[call("")])])
@@ -362,6 +371,7 @@ def test_templates_are_given_what_arguments_mean() -> None:
     ],
 )
 def test_messages_that_are_none(said: Message, field: str) -> None:
+    # The error names the message and the field.
     with pytest.raises(InvalidInput) as caught:
         for_template([message(role="user", content="x"), said])
     assert caught.value.field == f"messages[1].{field}"

@@ -1,4 +1,7 @@
-"""Calls between tags, of all families: typed by the tool's schema, texts as they are."""
+"""Tool calls between tags, in all such notations.
+
+Values have the types of the tool's schema; strings are taken as they stand.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +68,7 @@ CALLED = [
 
 
 def three_calls(style: Style) -> tuple[str, list[Any]]:
-    """An answer, and what it means; one of its values has what ends others."""
+    """An answer with three calls, and the meant arguments; one value contains an end tag."""
     said = [
         {"path": 'é "x"\n', "lines": "3", "tags": f'["{style.end}", 1]', "more": "{}"},
         {"path": "", "either": "null"},
@@ -126,13 +129,13 @@ GRAMMATICAL = [
 def test_what_the_grammar_allows_is_read_as_the_schema_wants(
     tmp_path: Path, style: Style, arguments: dict[str, str], allowed: bool, special: bool | None
 ) -> None:
-    """Whether the notation's marks are letters or tokens of their own."""
+    """With marks that are plain text, tokens, or special tokens."""
     notation, folder = style.notation, None if special is None else tmp_path
     arguments = {key: text.replace("END", style.end) for key, text in arguments.items()}
     marked = any(mark in text for text in arguments.values() for mark in notation.marks)
     if folder is not None:
         tokenizer_with(folder, *notation.marks, special=bool(special))
-        allowed = allowed and not marked  # which would be written as these tokens
+        allowed = allowed and not marked  # the tokenizer would write these marks as tokens
     call = style.call(arguments)
     one, two = style.answer([call]), style.answer([call, call])
     assert is_allowed(notation, [WRITE], one, several=False, folder=folder) is allowed
@@ -180,7 +183,7 @@ def test_what_schemas_say_of_values(
     ],
 )
 def test_nulls_in_a_schema_say_nothing(style: Style, parameters: dict[str, Any]) -> None:
-    """As some languages write an empty list; and what is said of types there counts for nothing."""
+    """Some clients write null for an empty list; what a schema says with it is ignored."""
     function = Function(name="write", parameters=parameters)
     path = parameters["properties"] or {}
     answer = style.answer([style.call({"path": "a"} if "path" in path else {})])

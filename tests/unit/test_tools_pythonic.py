@@ -1,4 +1,4 @@
-"""Calls in Python, as Llama 3.2 and 4 write them: literals and nothing else."""
+"""Tool calls in Python syntax, as Llama 3.2 and 4 write them; arguments are literals only."""
 
 from __future__ import annotations
 
@@ -55,6 +55,7 @@ PIECES = ("[", "]", "(", ")", ",", "=", "weather", "now", "a", "'", '"', "\\", "
 @example(pieces=["[weather(", "days=1", "1", ",", "x", ")", "]"], cuts=[3])
 @example(pieces=["[", "now()", ",", "a", "]"], cuts=[])
 def test_any_text_is_told_whole_however_it_comes(pieces: list[str], cuts: list[int]) -> None:
+    # How a text is cut into pieces does not change what is read.
     text = "".join(pieces)
     content, calls = read(PYTHONIC, [text], KNOWN)
     assert read(PYTHONIC, in_pieces(text, cuts), KNOWN) == (content, calls)
@@ -97,7 +98,7 @@ def test_literals(written: str, value: Any) -> None:
         "[weather(city=1e999)]",
         "[weather(city=f'{x}')]",
         "[weather(city=" + "-" * 5000 + "1)]",
-        "[weather(city=" + "[" * 50_000 + "]" * 50_000 + ")]",  # deeper than any Python reads
+        "[weather(city=" + "[" * 50_000 + "]" * 50_000 + ")]",  # deeper than any Python parses
         "[other(city=1)]",
         "weather(city=1)",
         "[1, 2]",
@@ -111,6 +112,7 @@ def test_what_is_no_call_is_content(answer: str) -> None:
 
 
 def test_an_argument_that_is_no_literal_behind_one_is_told_as_it_stands() -> None:
+    # The call has already begun when the invalid argument comes, so it is passed on as it stands.
     answer = "[weather(days=1, city=Bern)]"
     assert read(PYTHONIC, [answer], KNOWN) == ("", [("weather", '{"days": 1, city=Bern}')])
 
@@ -161,7 +163,7 @@ def test_what_python_cannot_tell_is_refused(function: Function) -> None:
 
 
 def test_a_long_argument_is_no_work_at_every_letter() -> None:
-    """The event loop is everybody's: what was read is not copied again with each letter."""
+    """What was read is not copied again with each letter: that would block the event loop."""
     text = "a" * 1_000_000
     answer = f"[weather(city='{text}')]"
     pieces = in_pieces(answer, list(range(0, len(answer), 1000)))

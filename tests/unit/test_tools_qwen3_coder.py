@@ -1,4 +1,4 @@
-"""Calls of Qwen3-Coder, as far as they are not like others between tags."""
+"""Tool calls of Qwen3-Coder: what differs from other notations between tags."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ PIECES = ("<tool_call>", "</tool_call>", "<function=", "write", ">", "\n", "</fu
 @example(pieces=["<function=", "\n", "<tool_call>", "f"], cuts=[])
 @example(pieces=["<function=", "f", ">", "<parameter=", "\n", "path>", "</function>"], cuts=[20])
 def test_any_text_is_told_whole_however_it_comes(pieces: list[str], cuts: list[int]) -> None:
+    # How a text is cut into pieces does not change what is read.
     assert_told_whole(QWEN3_CODER, pieces, cuts, KNOWN)
 
 
@@ -36,7 +37,7 @@ def test_any_text_is_told_whole_however_it_comes(pieces: list[str], cuts: list[i
     ],
 )
 def test_what_models_forget(answer: str) -> None:
-    """The tag before a call, or one that ends a value or the call, or line ends."""
+    """Left out: the tag before a call, a tag that ends a value or the call, or line breaks."""
     assert QWEN.arguments_of(answer) == {"path": "x"}
 
 

@@ -1,4 +1,8 @@
-"""Chat templates of models that call tools: recognised, and given earlier calls as they want."""
+"""Chat templates of models that call tools.
+
+The notation is detected from the template, and the template gets earlier calls in the form that it
+expects.
+"""
 
 from __future__ import annotations
 
@@ -101,6 +105,7 @@ def test_a_template_writes_calls_as_its_notation_reads_them(
 
 
 def test_arguments_that_were_cut_cannot_be_written_between_tags(tmp_path: Path) -> None:
+    # Such a template needs arguments that are valid JSON; one that copies their text takes any.
     turns = [message(role="user", content="x"), message(tool_calls=[called('{"city": "Be')])]
     with pytest.raises(InvalidInput) as caught:
         template_of(tmp_path, chat_templates.QWEN3_CODER).render(for_template(turns))
@@ -140,6 +145,7 @@ def test_magistral_reasons_between_its_own_marks() -> None:
 def test_answers_are_read_by_the_template_or_as_the_settings_say(
     tmp_path: Path, text: str, notation: Notation
 ) -> None:
+    # The template decides how answers are read, unless the settings name a parser.
     template = template_of(tmp_path, text)
     tool = {"type": "function", "function": {"name": "weather"}}
     question = {"role": "user", "content": "x"}

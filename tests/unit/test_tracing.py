@@ -1,4 +1,4 @@
-"""Traces: nothing without a tracer, W3C headers in and out with one."""
+"""Traces: no spans without a tracer; with one, W3C headers are read and passed on."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_without_a_tracer_there_is_nothing() -> None:
 
 
 def test_headers_of_any_kind_go_on_with_a_trace(collector: Collector) -> None:
-    """HTTP's are of any case, gRPC's metadata may hold bytes and other keys."""
+    """Header names of HTTP come in any case; gRPC metadata may hold bytes and unrelated keys."""
     begun = f"00-{TRACE_ID}-{PARENT_ID}-01"
     headers: list[tuple[str, str | bytes]] = [("Traceparent", begun), ("other-bin", b"\xff")]
     with (
@@ -60,6 +60,7 @@ def test_headers_of_any_kind_go_on_with_a_trace(collector: Collector) -> None:
 
 
 def test_an_error_is_told_by_its_type_alone(collector: Collector) -> None:
+    # A span records only the type of an error, not its message; a cancelled request has not failed.
     ids = []
     with otlp.exporting("verifier", collector.endpoint, 1.0):
         for error in (KeyError("a secret"), asyncio.CancelledError()):
@@ -72,6 +73,7 @@ def test_an_error_is_told_by_its_type_alone(collector: Collector) -> None:
 
 
 def test_what_is_not_sampled_is_not_told(collector: Collector) -> None:
+    # An unsampled trace is passed on as unsampled, and none of its spans are exported.
     with otlp.exporting("verifier", collector.endpoint, 0.0), tracing.span("request") as span:
         trace_id = trace_of(span)
         flags = dict(span.headers())["traceparent"].rpartition("-")[2]
@@ -87,7 +89,10 @@ def test_what_is_not_sampled_is_not_told(collector: Collector) -> None:
     ],
 )
 def test_a_role_says_what_traces_need(setup: str, status: int, words: str) -> None:
-    """And starts where it is there, whether or not a collector answers."""
+    """Without the package the role stops and names the extra to install.
+
+    With the package the role starts, whether or not a collector answers.
+    """
     code = f"""
 import sys
 {setup}

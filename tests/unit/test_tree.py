@@ -1,4 +1,4 @@
-"""Draft trees: shape, and the message of every rule."""
+"""Draft trees: their shape, and the error message of every rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Merged trees stay trees: parents first, siblings distinct, whatever is offered twice."""
+"""`TreeBuilder`: merged trees stay valid, with parents first and distinct siblings.
+
+This holds whatever is added twice.
+"""
 
 from __future__ import annotations
 

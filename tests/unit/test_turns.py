@@ -1,4 +1,4 @@
-"""Roles that start together: nobody measures while another one imports or measures."""
+"""Roles that start together: none measures while another one imports or measures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What rounds take beyond their forwards: what is remembered of it, and for how long."""
+"""What rounds take beyond their forwards: how it is measured, and how long it is remembered."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DEAR, CHEAP = 90_000, 200
 
 
 def observed(known: VerifyOverhead, *, drafted: int, added: float) -> None:
-    """So many rounds with drafts that took so much longer than those without."""
+    """Observes `drafted` rounds with drafts, each `added` ns longer than one without."""
     for _ in range(drafted):
         known.observe(4, 1000 + added)
 
@@ -23,7 +23,10 @@ def plain() -> VerifyOverhead:
 
 
 def test_what_is_forgotten_is_what_drafts_added_first() -> None:
-    """Else the cheap ones after a busy moment were forgotten, and the dear ones stayed."""
+    """The oldest observation goes first.
+
+    Otherwise the cheap ones after a busy moment would be forgotten, and the expensive ones stay.
+    """
     known = plain()
     observed(known, drafted=16, added=DEAR)
     observed(known, drafted=8, added=CHEAP)
@@ -34,7 +37,7 @@ def test_what_is_forgotten_is_what_drafts_added_first() -> None:
 
 
 def test_what_is_forgotten_is_believed_no_more() -> None:
-    """Nothing else would ever correct it where it forbids drafts."""
+    """Without drafts, nothing else would ever correct an estimate that forbids them."""
     known = plain()
     observed(known, drafted=13, added=DEAR)
     for _ in range(FADING * 13):
@@ -52,7 +55,7 @@ def test_nothing_is_forgotten_while_drafts_are_made_now_and_then() -> None:
 
 
 def sized(rounds: int, small: float, large: float) -> VerifyOverhead:
-    """Half of the drafts have two nodes and half have eight; what each of them added."""
+    """Half of the drafts have two nodes, half have eight; `small` and `large` are what they add."""
     known = plain()
     for _ in range(rounds // 2):
         known.observe(2, 1000 + small)

@@ -1,4 +1,4 @@
-"""Ways to draft are compared by what they do."""
+"""Choosing among ways to draft: each is tried, and the one with the best result is kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of pages that are written by code."""
+"""`WrittenPage`: the generated parts of a page are renewed, and the rest stays as it is."""
 
 from __future__ import annotations
 
