@@ -181,6 +181,7 @@ def test_every_sibling_is_read_under_its_own_past() -> None:
 
 
 def test_a_lookahead_window_is_no_text() -> None:
+    # Predictions after a window's guesses are no phrases, because no text leads there.
     tree = DraftTree.chain([5, 6], TokenSource.LOOKAHEAD)
     assert harvest((), tree, accept(tree, 1, [2, 3])) == [Phrase((), (1,))]
     assert harvest((), tree, accept(tree, 5, [6, 3])) == [Phrase((), (5, 6, 3))]  # unless accepted

@@ -213,6 +213,7 @@ def test_the_window_has_half_of_a_draft_that_is_too_small_for_all(
 
 
 def test_a_verdict_on_another_draft_moves_nothing() -> None:
+    # The verdict of a reopened session is not about the draft, so the window stays as it is.
     source = LookaheadSource(LookaheadParameters(window=2, ngram=3), TEXT)
     before = source.propose(TEXT, DraftBudget(max_nodes=20, max_depth=20))
     reopened = Verdict(accepted_nodes=(), emitted_token_ids=(3,), root_prediction=3)

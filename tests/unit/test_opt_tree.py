@@ -164,6 +164,7 @@ def test_without_a_delta_the_price_of_a_forward_decides() -> None:
 
 
 def test_as_many_nodes_as_were_asked_for_whatever_they_are_worth_but_no_more_than_allowed() -> None:
+    # `nodes` overrides prices, but not the limits of the budget.
     for nodes, depth, drafted in ((64, 64, 6), (3, 64, 3), (64, 1, 4)):
         strategy, _ = drafting(ScriptedModel(uniform, 4), nodes=6, delta=0)
         assert len(draft(strategy, nodes, depth, least_path_probability=0.2)) == drafted
@@ -172,7 +173,7 @@ def test_as_many_nodes_as_were_asked_for_whatever_they_are_worth_but_no_more_tha
 def test_nodes_that_are_not_worth_their_verification_are_cut() -> None:
     strategy, _ = drafting(ScriptedModel(uniform, 4), delta=0)
     tree = draft(strategy, least_path_probability=0.1)
-    assert len(tree) == 4  # 16 nodes of layer 2 would be reached with 1 / 16 each
+    assert len(tree) == 4  # layer 2's 16 nodes would each be reached with 1 / 16
     assert strategy.end is DraftEnd.VERIFY_COST
 
 

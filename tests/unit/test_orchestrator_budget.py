@@ -98,6 +98,7 @@ def shared(sessions: int, rows: int, waiting: int = 0) -> ServiceTimings:
 
 
 def test_a_verification_among_others_begins_where_their_rows_end() -> None:
+    # In a shared forward, nodes are priced by the curve beyond the rows of other sessions.
     curve = (CostPoint(1, 1000), CostPoint(16, 1000), CostPoint(32, 3000))
     alone, among = VerifyCost(curve), VerifyCost(curve)
     assert among.times(4) == [1000.0] * 5
@@ -114,6 +115,7 @@ def test_a_verification_among_others_begins_where_their_rows_end() -> None:
 
 
 def test_a_node_is_worth_what_everybody_brings_in_who_waits_for_it() -> None:
+    # A node delays all sessions that wait for the forward, so its price counts all their tokens.
     alone, among = controller(SLOPING), controller(SLOPING)
     for _ in range(20):
         among.verify_cost.load.observe(3, shared(sessions=5, rows=3, waiting=2))
@@ -255,6 +257,7 @@ def test_what_drafts_added_in_a_busy_moment_does_not_forbid_them_for_good() -> N
 
 
 def test_nor_where_others_share_all_rounds_from_then_on() -> None:
+    # Shared rounds let the estimate be forgotten, too.
     cost = after_a_busy_moment()
     for _ in range(400):
         cost.observe(0, 2000, shared(sessions=2, rows=2))
@@ -304,6 +307,7 @@ def test_free_drafts_are_as_deep_as_allowed() -> None:
 
 
 def test_nodes_are_priced_by_what_their_time_brings_in_otherwise() -> None:
+    # A node's price is the number of tokens that its time would bring in otherwise.
     priced = controller(SLOPING)
     assert priced.prices.node_price == pytest.approx(1 / 31)  # plain decoding: a token in 1000 ns
     for _ in range(50):
@@ -322,6 +326,7 @@ def test_the_least_probability_is_one() -> None:
 
 
 def test_a_round_in_which_the_draft_model_found_nothing_is_none_without_a_draft() -> None:
+    # Its time includes drafting, so it says nothing about the pace of plain decoding.
     plan = controller(FLAT)
     for _ in range(20):
         plan.observe(nodes=0, emitted=1, round_ns=100_000, modelled=True)

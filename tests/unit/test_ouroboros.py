@@ -201,6 +201,7 @@ def test_ngrams_of_the_window_are_phrases_that_count_less_than_text() -> None:
 
 
 def test_without_drafting_by_phrases_nothing_rides_along() -> None:
+    # No guesses are checked in the draft model's forward.
     strategy = drafting(LookaheadParameters(), text=[*FORKS, 3], draft_by_phrases=False)
     assert len(strategy._beside(Drafted())) == 0
 

@@ -200,6 +200,7 @@ def test_a_session_that_is_alone_asks_once(toy: LanguageModel, name: str) -> Non
 def test_what_the_kernel_does_not_do_goes_forward_by_forward(
     toy: LanguageModel, sampling: dict[str, Any]
 ) -> None:
+    # The compiled call has neither penalties nor biases.
     strategy = drafting(toy, "fused", alone=True, sampling=sampling)
     asked = wishes(strategy)
     assert asked and not any(isinstance(wish, Passes) for wish in asked)

@@ -192,6 +192,7 @@ def test_only_what_goes_on_is_joined() -> None:
 
 
 def test_nothing_may_stand_behind_the_last_phrase() -> None:
+    # Extra bytes after the last phrase make a record invalid.
     assert decode(sealed(SAMPLE[:12], SAMPLE[16:] + bytes(4))) is None
 
 

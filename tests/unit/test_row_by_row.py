@@ -127,7 +127,7 @@ def test_replaced_parameters_are_what_they_were() -> None:
         torch.testing.assert_close(functional.linear(x, stack[index], bias), wanted)
         torch.testing.assert_close(functional.linear(x, stack[index], bias=bias), wanted)
     with pytest.raises(AttributeError, match="each matrix by itself"):
-        stack.sum()  # what was packed is there once
+        stack.sum()  # packed matrices exist only once
     columns: Any = Stack(weight.mT.contiguous())
     torch.testing.assert_close(x @ columns[1], x @ weight[1].T)
     torch.testing.assert_close(torch.matmul(x, columns[1]), x @ weight[1].T)

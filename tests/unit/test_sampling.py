@@ -110,6 +110,7 @@ def test_bias_comes_before_penalties() -> None:
 
 
 def test_the_law_over_positions_is_the_shaped_softmax() -> None:
+    # Over many positions, chosen tokens are distributed as the softmax of the shaped logits.
     parameters = SamplingParameters(temperature=0.8, top_k=4, seed=2**64 - 1)
     sampler = Sampler(parameters, 5, CPU)
     count = 4000

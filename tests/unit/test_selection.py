@@ -71,8 +71,7 @@ def test_the_likeliest_nodes_are_taken_wherever_they_stand() -> None:
 
 
 def test_a_cut_draft_tells_what_was_proposed_and_why_it_ends() -> None:
-    # A cut draft still reports what was proposed; its end is the verification cost, or none if
-    # empty.
+    # A draft that is cut to nothing has no end; any other cut is due to the verification cost.
     tree = DraftTree.chain([1, 2, 3], MODEL, [0.9, 0.5, 0.1])
     whole = Draft(tree=tree, committed_length=4, proposed=Counter({MODEL: 9}), end=DraftEnd.DEPTH)
     assert cut(whole, Selection(tree, 1.4, cut=False)) is whole

@@ -51,6 +51,7 @@ def test_short_prompts_share_a_step() -> None:
 
 
 def test_the_first_prompt_fits_behind_rounds_however_long() -> None:
+    # A step takes its first prompt even if the prompt is longer than a step should be.
     target = model()
     assert Step(wish(target, 1)).takes(wish(target, 3 * PROMPT))
 

@@ -214,6 +214,7 @@ def test_a_stream_tells_at_its_end_that_tools_were_called_before() -> None:
 
 
 def test_ids_are_as_the_templates_of_a_notation_take_them() -> None:
+    # Some templates accept only ids of a certain form.
     for notation, form in (
         (HERMES, r"call_[0-9a-f]{24}"),
         (MISTRAL, r"[0-9a-f]{9}"),
@@ -276,6 +277,7 @@ def test_grammars_of_calls(tmp_path: Path, notation: Notation, special: bool | N
 def test_calls_beside_a_form_of_the_answer(
     tmp_path: Path, notation: Notation, special: bool | None
 ) -> None:
+    # With `auto` and a response format, the answer is a call, or fits the format.
     folder = bundled_model("verifier") if special is None else tmp_path
     if special is not None:
         tokenizer_with(folder, *notation.marks, special=special)
@@ -289,6 +291,7 @@ def test_calls_beside_a_form_of_the_answer(
 
 
 def test_one_call_where_it_is_named_or_several_are_not_wanted() -> None:
+    # A named tool, or parallel calls switched off, allows exactly one call.
     own = Tokenizer(bundled_model("verifier"))
     tools = [Tool(type="function", function=function) for function in FUNCTIONS]
     named = ChosenTool(type="function", function=ChosenFunction(name="weather"))
@@ -303,6 +306,7 @@ def test_one_call_where_it_is_named_or_several_are_not_wanted() -> None:
 
 
 def test_a_schema_that_says_nothing_allows_any_object_and_none_an_empty_one() -> None:
+    # An empty schema allows any object; without a schema, only an empty object is allowed.
     own = Tokenizer(bundled_model("verifier"))
     known = Vocabulary(bundled_model("verifier"), 4096, [0]).tokenizer
     for parameters, arguments, allowed in (
@@ -344,6 +348,7 @@ def call(arguments: str) -> dict[str, Any]:
 
 
 def test_templates_are_given_the_name_of_the_function_that_a_tool_was() -> None:
+    # A tool message holds no name; templates get that of its call.
     told = message(role="tool", content="5", tool_call_id="1")
     other = message(role="tool", content="5", tool_call_id="2")
     plain = for_template([message(tool_calls=[call("{}")]), told, other])
@@ -351,6 +356,7 @@ def test_templates_are_given_the_name_of_the_function_that_a_tool_was() -> None:
 
 
 def test_templates_are_given_what_arguments_mean() -> None:
+    # Templates get arguments as objects, not as JSON text; text that was cut stays text.
     (plain,) = for_template([message(content=None, tool_calls=[call('{"a": [1]}')])])
     assert plain["content"] == ""
     assert plain["tool_calls"][0]["function"] == {"name": "f", "arguments": {"a": [1]}}

@@ -174,12 +174,14 @@ def test_answers_are_read_by_the_template_or_as_the_settings_say(
 
 @pytest.mark.parametrize(("theirs", "ours"), OTHERS_NAMES["tool_call_parser"].items())
 def test_other_servers_names_of_ways_to_call(theirs: str, ours: str) -> None:
+    # Names that other servers have for tool call parsers are accepted.
     settings = OrchestratorSettings(tool_call_parser=theirs)
     assert settings.tool_call_parser == ours in NOTATIONS
 
 
 @pytest.mark.parametrize(("theirs", "ours"), OTHERS_NAMES["reasoning_parser"].items())
 def test_other_servers_names_of_ways_to_reason(theirs: str, ours: str) -> None:
+    # Names that other servers have for reasoning parsers are accepted.
     settings = OrchestratorSettings(reasoning_parser=theirs)
     assert settings.reasoning_parser == ours in {*marks.MARKS, "harmony"}
 
