@@ -95,7 +95,7 @@ def test_one_draft_that_stood_still_says_nothing_against_a_first_guess() -> None
 
 
 def test_what_the_round_around_a_draft_took_counts_at_once() -> None:
-    """A draft may take less than no time of the request that waits, but never less than no work."""
+    """A draft's cost may become negative for the request that waits, but its work never does."""
     shared = SharedGain(deque([100.0]))
     shared.observe_delay(shared.observe_draft(300), -400)
     assert (shared.draft_ns, shared.work_ns) == (-100, 0)

@@ -52,7 +52,7 @@ def test_what_the_driver_says_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_gpu_beyond_the_last_is_refused(
     monkeypatch: pytest.MonkeyPatch, count: int, known: str
 ) -> None:
-    """CUDA would take it for a broken device, which ends a service without telling why."""
+    """CUDA's own error would count as a broken device, which ends a service without the reason."""
     seen(monkeypatch, count)
     require_gpu("cuda")
     require_gpu(f"cuda:{count - 1}")

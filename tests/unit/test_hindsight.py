@@ -84,7 +84,7 @@ def test_one_that_would_have_gone_on_counts_in_part() -> None:
 
 
 def test_nodes_that_were_wrong_would_have_been_verified_as_well() -> None:
-    """A node costs a tenth of a round: two of them, then a round without a draft."""
+    """Two rounds; the first has two wrong nodes, each of which costs a tenth of a round."""
     rising = VerifyCost((CostPoint(1, PLAIN_NS), CostPoint(11, 2 * PLAIN_NS)))
     chosen = Selection(DraftTree.chain([9, 8], PHRASE, [0.5, 0.5]), 0.75, cut=False)
     without = took(chosen, [1, 2, 3, 4, 5], 2, known=unread([1, 2, 3]), cost=rising)
