@@ -46,6 +46,7 @@ def test_a_draft_model_alone_says_nothing_of_one_beside_other_sources() -> None:
 
 
 def test_what_a_strategy_does_not_look_at_parts_no_requests() -> None:
+    # Parameters that a strategy ignores do not separate what requests learn.
     for strategy in (SPECULATIVE, LOOKAHEAD):
         usual = Speculation(strategy=strategy)
         odd = Speculation(
@@ -59,6 +60,7 @@ def test_what_a_strategy_does_not_look_at_parts_no_requests() -> None:
 
 
 def test_phrases_of_others_and_own_ones_are_a_method_and_none_another() -> None:
+    # Scopes with phrases learn together; the scope `off` learns apart.
     shared, private, off = (
         Speculation(strategy=OUROBOROS, phrases=scope)
         for scope in (PhraseScope.SHARED, PhraseScope.PRIVATE, PhraseScope.OFF)
@@ -83,6 +85,7 @@ def test_methods_that_clients_come_up_with_take_no_more_than_so_much() -> None:
 
 
 def test_one_draft_that_stood_still_says_nothing_against_a_first_guess() -> None:
+    # A single very slow draft does not change the first estimates.
     shared = SharedGain(deque([100.0]))
     shared.observe_draft(1e9)
     assert (shared.draft_ns, shared.work_ns) == (100, 100)

@@ -57,6 +57,7 @@ def test_special_tokens_take_no_room_in_the_text() -> None:
 
 
 def test_special_tokens_that_are_told_do() -> None:
+    # Named special tokens are part of the text, so offsets count them.
     form = TextForm(named_tokens=frozenset({0}))
     told = [TokenLogprobs(0, -0.5), *entries("x"), TokenLogprobs(166, -0.5), TokenLogprobs(0, -0.5)]
     written = CompletionLogprobs(TOKENIZER, form).of([*told, *entries("y")])

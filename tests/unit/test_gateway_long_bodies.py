@@ -71,6 +71,7 @@ async def test_more_tokens_than_there_is_room_for_are_counted_and_no_more(
 async def test_tokens_are_text_where_it_is_shown_and_of_what_is_left_of_them(
     decoded: Calls,
 ) -> None:
+    # Prompt tokens are decoded only for `echo`, and only those that truncation leaves.
     for shown, cut in ((False, None), (True, None), (False, 7), (True, 7)):
         tokens = MANY if cut else 9
         body = {"prompt": [5] * tokens, "echo": shown, "truncate_prompt_tokens": cut, **REFUSED}
@@ -82,6 +83,7 @@ async def test_tokens_are_text_where_it_is_shown_and_of_what_is_left_of_them(
 async def test_a_chat_of_many_messages_or_options_is_written_beside_the_others(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Large chats are rendered off the event loop, small ones on it.
     read, written = Calls(), Calls()
     monkeypatch.setattr(prompts, "for_template", read.spy(for_template))
     monkeypatch.setattr(ChatTemplate, "render", written.spy(ChatTemplate.render, 1))
@@ -185,7 +187,7 @@ def test_of_many_wrong_entries_the_first_is_told(kind: type[BaseModel], body: An
     with pytest.raises((InvalidInput, ValidationError)) as caught:
         kind.model_validate(body)
     problem: Any = caught.value
-    assert isinstance(problem, InvalidInput) or problem.error_count() <= 3  # one a union's branch
+    assert isinstance(problem, InvalidInput) or problem.error_count() <= 3  # one per branch
 
 
 async def test_a_long_body_is_read_beside_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -205,6 +205,7 @@ class Outcomes(Room):
 
 
 async def test_whom_the_server_ends_is_not_one_who_has_called_off() -> None:
+    # Generations that the server ends when it stops fail as unavailable, not as aborted.
     front = Outcomes()
     generations: Any = [Endless(), Endless()]
     running = steps(front, generations, (), None)  # type: ignore[arg-type]
@@ -220,6 +221,7 @@ async def test_whom_the_server_ends_is_not_one_who_has_called_off() -> None:
 
 
 async def test_a_slow_reader_has_room_only_while_something_runs_for_him() -> None:
+    # A finished generation gives its place free, even if its client has not read it all.
     front = Room()
     generations: Any = [Rounds(2), Rounds(3)]
     running = steps(front, generations, (), None)  # type: ignore[arg-type]
@@ -232,6 +234,7 @@ async def test_a_slow_reader_has_room_only_while_something_runs_for_him() -> Non
 
 
 def test_no_event_has_what_readers_take_for_the_end_of_a_line() -> None:
+    # Some readers end lines at characters such as U+2028 and U+0085, so these are escaped.
     said = {"text": "a\u2028b\u2029c\x85d\x0be\x1cf"}
     (line,) = event(said).decode().removesuffix("\n\n").splitlines()
     assert json.loads(line.removeprefix("data: ")) == said

@@ -81,6 +81,7 @@ def test_special_tokens_are_at_hand(tmp_path: Path, token: Any) -> None:
 
 
 def test_what_hubs_templates_use(tmp_path: Path) -> None:
+    # Templates on hubs use `break` in loops, and `tojson` without HTML escapes.
     text = "{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}{{ m | tojson }}"
     template = ChatTemplate(folder(tmp_path, {}, text + "{% endfor %}"))
     assert template.render([{"role": "user", "content": "<ü>"}, *TALK]) == (
@@ -151,6 +152,7 @@ def test_a_last_message_that_is_gone_on_with(tmp_path: Path, content: str, shown
 
 @pytest.mark.parametrize("shown", ["m.content | upper", "m.content[:1]", "''"])
 def test_one_that_is_not_shown_cannot_be_gone_on_with(tmp_path: Path, shown: str) -> None:
+    # The template must show the last message as it stands.
     template = ChatTemplate(folder(tmp_path, {}, CHATML.replace("m.content", shown)))
     with pytest.raises(InvalidInput) as caught:
         template.render_open([*TALK, {"role": "assistant", "content": "So"}])

@@ -67,7 +67,7 @@ def test_an_old_gpu_goes_on_without_steps(
     model = load_model(save_model(tmp_path))
     assert model._lean is not None
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
-    monkeypatch.setitem(sys.modules, "draftloop.runtime.cuda_graph", None)  # an import is a try
+    monkeypatch.setitem(sys.modules, "draftloop.runtime.cuda_graph", None)  # its import would fail
     model._lean.pad_steps(model.cache, 4)
     assert model._lean.steps is None
     said = capsys.readouterr().out

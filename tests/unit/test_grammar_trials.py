@@ -175,6 +175,7 @@ async def test_what_many_ask_for_at_once_is_tried_once(
 async def test_where_the_first_leaves_the_next_tries(
     trials: GrammarTrials, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # If the request that runs a common trial is cancelled, one of those that wait runs it.
     held = Held(trials, monkeypatch)
     first, *others = (asyncio.create_task(trials.require(SOUND, MODEL)) for _ in range(3))
     await eventually(lambda: held.begun == 1)

@@ -145,6 +145,7 @@ DIGIT = Grammar("regex", "[0-9]")
 
 @pytest.mark.parametrize("special", [None, False, True])
 def test_a_form_is_that_of_the_final_message(tmp_path: Path, special: bool | None) -> None:
+    # A response format applies to the final channel alone; the reasoning before it is free.
     own = tokenizer_with(tmp_path, *(() if special is None else ALL), special=bool(special))
 
     def allowed(answer: str, begun: str = "") -> bool:

@@ -106,7 +106,7 @@ def test_nothing_the_target_said_on_text_is_lost(
 def test_stop_tokens_end_phrases_and_are_no_past(
     tree: DraftTree, seed: int, temperature: float, stop: set[int]
 ) -> None:
-    """The reference emits and keeps tokens after the end-of-text token."""
+    """The reference code emits and keeps tokens after the end-of-text token."""
     verdict = Target(seed, temperature).verdict(tree, stop)
     for phrase in harvest(COMMITTED, tree, verdict, stop):
         assert stop.isdisjoint((*phrase.context[len(COMMITTED) :], *phrase.tokens[:-1]))
@@ -149,7 +149,7 @@ def test_a_corrected_branch_ends_with_its_first_change() -> None:
 
 
 def test_a_draft_accepted_whole_keeps_its_bonus_token() -> None:
-    """The reference loses the token after a phrase or suffix that matched to its end."""
+    """The reference code loses the token after a phrase or suffix that matched to its end."""
     tree = DraftTree.chain([5, 6], CHAIN)
     assert harvest((2,), tree, accept(tree, 5, [6, 7])) == [Phrase((2,), (5, 6, 7))]
     rejected = accept(tree, 1, [6, 7])  # a match to the end of a branch that was not accepted
@@ -181,6 +181,7 @@ def test_every_sibling_is_read_under_its_own_past() -> None:
 
 
 def test_a_lookahead_window_is_no_text() -> None:
+    # Predictions after a window's guesses are no phrases, because no text leads there.
     tree = DraftTree.chain([5, 6], TokenSource.LOOKAHEAD)
     assert harvest((), tree, accept(tree, 1, [2, 3])) == [Phrase((), (1,))]
     assert harvest((), tree, accept(tree, 5, [6, 3])) == [Phrase((), (5, 6, 3))]  # unless accepted

@@ -58,6 +58,7 @@ def test_without_drafts_every_token_is_a_round() -> None:
 
 
 def test_free_sources_are_asked_behind_what_they_knew_and_what_came_since() -> None:
+    # They draft after the text that they knew in that round, and after the tokens since.
     asked = []
 
     class Asked:
@@ -112,12 +113,14 @@ def test_the_first_rounds_are_looked_back_at_and_then_some() -> None:
 
 
 def test_a_try_is_a_round_like_others_to_those_that_pay() -> None:
+    # The rounds of a try count among the first ones, which are all looked back at.
     hindsight = Hindsight()
     assert all(hindsight.looks(tries=True) for _ in range(FIRST))
     assert sum(hindsight.looks() for _ in range(10 * EVERY)) == 10
 
 
 def test_asking_is_overrated_but_never_underrated() -> None:
+    # The correction can only lower the worth of asking.
     over, under = Hindsight(), Hindsight()
     assert over.overrated == 0
     for _ in range(200):

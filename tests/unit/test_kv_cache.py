@@ -1,4 +1,4 @@
-"""Slots: which rows a session keeps."""
+"""Slots of the KV cache: which rows a session keeps."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def path_to(parents: Sequence[int], node: int) -> list[int]:
 def test_every_node_sees_exactly_its_ancestors_and_their_rows_are_kept(
     parents: tuple[int, ...], cuts: set[int], data: st.DataObject
 ) -> None:
-    """Any shape and depth, grown in any number of forwards, committed down to any node."""
+    """For any shape and depth, grown in any number of forwards, committed down to any node."""
     end = data.draw(st.integers(ROOT, len(parents) - 1))
     sees_ancestors_and_keeps_a_path(parents, cuts, end)
 

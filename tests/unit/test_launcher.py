@@ -78,6 +78,7 @@ def test_several_draft_models(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nothing_has_a_word_in_a_file(tmp_path: Path) -> None:
+    # TOML has no null; "none" and an empty text stand for it.
     file = tmp_path / "up.toml"
     file.write_text('draft = "none"\nhttp_port = ""\n')
     config = StackConfig.read(file)
@@ -142,6 +143,7 @@ def test_ports_are_looked_at_before_models_are_loaded() -> None:
 
 
 def test_all_that_is_missing_is_said_at_once_what_was_asked_for_first(tmp_path: Path) -> None:
+    # All problems are reported together, first those of settings that the user gave.
     with ExitStack() as stack:
         servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
         usual, asked = (server.getsockname()[1] for server in servers)
@@ -351,6 +353,7 @@ def test_what_is_ignored_stays_so() -> None:
 
 
 def test_files_of_the_users_folder_are_no_modules(tmp_path: Path) -> None:
+    # Roles import nothing from the current directory.
     (tmp_path / "structlog.py").write_text("raise SystemExit('not ours')")
     command = [*PYTHON, "orchestrator", "--help"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
@@ -371,6 +374,7 @@ def test_a_role_has_its_own_grace_period(tmp_path: Path) -> None:
 def test_a_full_disk_costs_what_is_compiled_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Compiled code runs even if it cannot be written to the cache.
     (tmp_path / "loops.py").write_text(
         "from draftloop.runtime.compiling import compiled\n"
         "@compiled\n"

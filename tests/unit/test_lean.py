@@ -1,4 +1,4 @@
-"""The lean decoder computes what the same model computes through transformers."""
+"""The lean decoder computes what transformers computes with the same model."""
 
 from __future__ import annotations
 

@@ -33,6 +33,7 @@ def test_a_model_service_knows_request_and_session(request_id: str) -> None:
 
 @pytest.mark.parametrize("session", ["", "warm-up", ".3", "a.b"])
 def test_a_session_of_somebody_elses_has_its_own_name(session: str) -> None:
+    # A session id of another form is taken as the request id, too.
     assert bound("verifier", session) == {"request_id": session, "session_id": session}
 
 

@@ -159,7 +159,7 @@ def test_the_pool_keeps_the_latest_used_of_every_first_token() -> None:
 
 
 def test_prompt_and_output_enter_the_pool_across_their_seams() -> None:
-    """The reference's pool never sees them."""
+    """In the reference code, the pool never sees them."""
     pool = NgramPool(ngram=3, pool_size=4)
     pool.extend([1, 2])
     pool.extend([3])
@@ -168,7 +168,7 @@ def test_prompt_and_output_enter_the_pool_across_their_seams() -> None:
 
 
 def test_the_pool_is_used_before_the_window_is_full() -> None:
-    """The reference waits N - 2 forwards even when its pool is warm."""
+    """The reference code waits N - 2 forwards even when its pool is warm."""
     source = LookaheadSource(LookaheadParameters(window=2, ngram=3), [1, 2, 3, 9, 1])
     tree = source.propose([1, 2, 3, 9, 1], DraftBudget(max_nodes=20, max_depth=20))
     assert {(ROOT, 2), (0, 3)} <= set(zip(tree.parents, tree.token_ids, strict=True))
@@ -213,6 +213,7 @@ def test_the_window_has_half_of_a_draft_that_is_too_small_for_all(
 
 
 def test_a_verdict_on_another_draft_moves_nothing() -> None:
+    # The verdict of a reopened session is not about the draft, so the window stays as it is.
     source = LookaheadSource(LookaheadParameters(window=2, ngram=3), TEXT)
     before = source.propose(TEXT, DraftBudget(max_nodes=20, max_depth=20))
     reopened = Verdict(accepted_nodes=(), emitted_token_ids=(3,), root_prediction=3)

@@ -64,6 +64,7 @@ def test_wrong_settings_are_named(name: str, wrong: str) -> None:
 
 
 def test_sessions_are_told_of_replicas_that_have_left_and_of_roles_without_any() -> None:
+    # Sessions on replicas that have left are counted; a role without replicas has the value 0.
     leaving, staying = (Replica(name, None, sessions=2) for name in ("a", "b"))
     verifiers = Replicas([leaving, staying])
     verifiers.leave(leaving)
@@ -147,6 +148,7 @@ def test_a_request_is_counted_once_however_it_ends() -> None:
 
 
 def test_who_leaves_after_the_last_token_has_not_called_off() -> None:
+    # A client that leaves after the last token does not count as an abort.
     for finish_reason, outcome in (("stop", "stop"), (None, "abort")):
         meter = metrics.RequestMeter("fused")
         meter.began()

@@ -87,6 +87,7 @@ def written(folder: Path, name: str, content: dict[str, Any]) -> None:
 def test_who_names_the_end(
     tmp_path: Path, generation: dict[str, Any] | None, own: str | None, tokens: tuple[int, ...]
 ) -> None:
+    # generation_config.json decides, or else config.json; the tokenizer's own end is added.
     saved = save_model(tmp_path, llama_config(eos_token_id=5))
     (saved / "generation_config.json").unlink()
     if generation is not None:
@@ -99,6 +100,7 @@ def test_who_names_the_end(
 def test_an_end_that_nobody_can_say_disables_no_grammar(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    # An end token that the vocabulary lacks is dropped with a warning; grammars still work.
     saved = save_model(tmp_path, llama_config(eos_token_id=[500, 3]))
     model = load_model(saved)
     assert model.grammars.follow(Grammar("regex", "[0-9]+")).allows(16)

@@ -167,6 +167,7 @@ def test_forwards_on_one_processor_keep_each_other_waiting() -> None:
 def test_all_processes_of_a_machine_call_its_processors_alike(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # A processor's id is the same in all processes of a machine, and differs on another machine.
     said = "from draftloop.processor import processor_id; print(processor_id('cpu'))"
     other = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True)
     known = processor.processor_id("cpu")

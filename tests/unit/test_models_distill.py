@@ -44,6 +44,7 @@ def test_distilling_from_oneself_costs_nothing() -> None:
 
 
 def test_a_ratio_test_rejects_as_often_as_the_laws_do_not_overlap() -> None:
+    # The rate of rejection is the total variation distance of the two distributions.
     wanted = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]]).log()
     drafted = torch.tensor([[0.5, 0.1, 0.4], [0.8, 0.1, 0.1]]).log()
     assert tempered_rejection(wanted, drafted, 1.0).item() == pytest.approx((0.2 + 0.7) / 2)

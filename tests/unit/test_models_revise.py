@@ -33,6 +33,7 @@ def test_a_second_version_is_the_passage_mostly_with_one_name_changed() -> None:
 
 
 def test_no_second_version_is_announced_as_the_benchmark_does() -> None:
+    # The comments in training records differ from those in the benchmark's prompts.
     assert not any("renamed to" in comment for comment in COMMENTS)
     assert "new" not in WORDS
 

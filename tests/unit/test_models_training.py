@@ -240,6 +240,7 @@ def test_agreement_of_a_model_with_itself_is_whole() -> None:
 
 
 def test_some_prompts_to_sample_from_are_records_with_their_second_version_begun() -> None:
+    # One of EVERY batches holds records in which the second version of a passage has begun.
     text = np.arange(1, 4000, dtype=np.int16)
     records = np.ones(20 * 512, dtype=np.int16)
     records[::1024] = END_OF_TEXT_ID  # every other place is inside a longer record

@@ -81,7 +81,7 @@ def engine() -> Iterator[Engine]:
 
 
 class Text:
-    """A session under way."""
+    """A verifier session that is driven by an engine."""
 
     def __init__(
         self, model: LanguageModel, engine: Engine, sampling: SamplingParameters, alone: bool

@@ -9,6 +9,7 @@ from tests.unit.test_choice import DEAR_NS, PROMPT, model_choice
 
 
 def test_texts_that_no_drafter_takes_use_up_nobodys_tries() -> None:
+    # All requests share the tries; a text without room at any drafter must not spend them.
     gains = Gains()
     long = model_choice(DEAR_NS, left=400, gains=gains)
     known: Any = long.drafter

@@ -101,7 +101,7 @@ def test_ties_never_orphan_a_child(nodes: int) -> None:
 
 
 def test_the_last_layer_is_not_run() -> None:
-    """The reference drafts one layer more than it uses."""
+    """The reference code drafts one layer more than it uses."""
     model = ScriptedModel(TableModel(seed=5).logits, 4)
     strategy, _ = drafting(model, nodes=16, delta=0, depth=3)
     tree = draft(strategy)
@@ -164,6 +164,7 @@ def test_without_a_delta_the_price_of_a_forward_decides() -> None:
 
 
 def test_as_many_nodes_as_were_asked_for_whatever_they_are_worth_but_no_more_than_allowed() -> None:
+    # `nodes` overrides prices, but not the limits of the budget.
     for nodes, depth, drafted in ((64, 64, 6), (3, 64, 3), (64, 1, 4)):
         strategy, _ = drafting(ScriptedModel(uniform, 4), nodes=6, delta=0)
         assert len(draft(strategy, nodes, depth, least_path_probability=0.2)) == drafted
@@ -172,7 +173,7 @@ def test_as_many_nodes_as_were_asked_for_whatever_they_are_worth_but_no_more_tha
 def test_nodes_that_are_not_worth_their_verification_are_cut() -> None:
     strategy, _ = drafting(ScriptedModel(uniform, 4), delta=0)
     tree = draft(strategy, least_path_probability=0.1)
-    assert len(tree) == 4  # 16 nodes of layer 2 would be reached with 1 / 16 each
+    assert len(tree) == 4  # layer 2's 16 nodes would each be reached with 1 / 16
     assert strategy.end is DraftEnd.VERIFY_COST
 
 
@@ -230,7 +231,7 @@ def test_the_best_child_keeps_its_estimate_and_the_others_share_all_that_is_left
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_keys_and_values_of_accepted_nodes_are_kept(temperature: float) -> None:
-    """The reference computes them again."""
+    """The reference code computes them again."""
     model = ScriptedModel(TableModel(seed=2).logits, 4)
     sampling = SamplingParameters(temperature=temperature, seed=3)
     strategy, session = drafting(model, sampling, nodes=12, delta=0, depth=4)

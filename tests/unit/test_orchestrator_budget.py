@@ -40,7 +40,7 @@ def test_a_verification_costs_what_the_curve_and_the_last_rounds_say() -> None:
     assert cost.nanoseconds(31) == pytest.approx(5000, rel=0.01)
     assert cost.nanoseconds(0) == pytest.approx(3000, rel=0.1)  # with drafts more is around it
     assert cost.times(31)[0] == cost.nanoseconds(0) and cost.times(31)[31] == cost.nanoseconds(31)
-    assert cost.node_nanoseconds(0, 31) == pytest.approx(1000 / 31)  # what is around does not grow
+    assert cost.node_nanoseconds(0, 31) == pytest.approx(1000 / 31)  # overhead does not grow here
 
 
 def test_a_verification_takes_some_time() -> None:
@@ -61,7 +61,7 @@ def test_a_step_of_the_curve_is_paid_by_all_nodes_that_stand_on_it() -> None:
          CostPoint(12, 1220), CostPoint(13, 2000), CostPoint(16, 2000))
     )  # fmt: skip
     assert cost.node_nanoseconds(1, 15) == pytest.approx(10)
-    assert cost.node_nanoseconds(3, 3) == pytest.approx(10)  # no draft stands on the step
+    assert cost.node_nanoseconds(3, 3) == pytest.approx(10)  # no draft reaches the step
     assert cost.node_nanoseconds(3, 15) == pytest.approx(10)
     dear_first = VerifyCost((CostPoint(1, 1000), CostPoint(2, 1330), CostPoint(12, 1330)))
     assert dear_first.node_nanoseconds(0, 1) == pytest.approx(165)  # the next two together
@@ -98,6 +98,7 @@ def shared(sessions: int, rows: int, waiting: int = 0) -> ServiceTimings:
 
 
 def test_a_verification_among_others_begins_where_their_rows_end() -> None:
+    # In a shared forward, nodes are priced by the curve beyond the rows of other sessions.
     curve = (CostPoint(1, 1000), CostPoint(16, 1000), CostPoint(32, 3000))
     alone, among = VerifyCost(curve), VerifyCost(curve)
     assert among.times(4) == [1000.0] * 5
@@ -114,6 +115,7 @@ def test_a_verification_among_others_begins_where_their_rows_end() -> None:
 
 
 def test_a_node_is_worth_what_everybody_brings_in_who_waits_for_it() -> None:
+    # A node delays all sessions that wait for the forward, so its price counts all their tokens.
     alone, among = controller(SLOPING), controller(SLOPING)
     for _ in range(20):
         among.verify_cost.load.observe(3, shared(sessions=5, rows=3, waiting=2))
@@ -252,6 +254,7 @@ def test_what_drafts_added_in_a_busy_moment_does_not_forbid_them_for_good() -> N
 
 
 def test_nor_where_others_share_all_rounds_from_then_on() -> None:
+    # Shared rounds let the estimate be forgotten, too.
     cost = after_a_busy_moment()
     for _ in range(400):
         cost.observe(0, 2000, shared(sessions=2, rows=2))
@@ -301,6 +304,7 @@ def test_free_drafts_are_as_deep_as_allowed() -> None:
 
 
 def test_nodes_are_priced_by_what_their_time_brings_in_otherwise() -> None:
+    # A node's price is the number of tokens that its time would bring in otherwise.
     priced = controller(SLOPING)
     assert priced.prices.node_price == pytest.approx(1 / 31)  # plain decoding: a token in 1000 ns
     for _ in range(50):
@@ -319,6 +323,7 @@ def test_the_least_probability_is_one() -> None:
 
 
 def test_a_round_in_which_the_draft_model_found_nothing_is_none_without_a_draft() -> None:
+    # Its time includes drafting, so it says nothing about the pace of plain decoding.
     plan = controller(FLAT)
     for _ in range(20):
         plan.observe(nodes=0, emitted=1, round_ns=100_000, modelled=True)

@@ -304,7 +304,7 @@ async def test_a_full_context_ends_the_text_and_no_draft_reaches_beyond(
     pieces = [piece async for piece in running.run()]
     assert [len(piece.token_ids) for piece in pieces] == [1, 3, 2]
     assert running.finish_reason == LENGTH and len(running.committed) == running.context_length
-    assert drafting.depths == [4, 1]  # room for the target's own token is left
+    assert drafting.depths == [4, 1]  # one token of room is left for the target's own
 
 
 async def test_a_verifier_with_a_shorter_context_gets_shorter_drafts_and_ends_no_text(
@@ -320,6 +320,7 @@ async def test_a_verifier_with_a_shorter_context_gets_shorter_drafts_and_ends_no
 
 
 async def test_what_comes_behind_the_end_is_told_to_nobody(tokenizer: Tokenizer) -> None:
+    # Tokens after a stop token reach neither the client nor the drafting.
     drafting = Noted()
     running = generation(tokenizer, Told([TOKEN], [TOKEN, 21, 22]), drafting)
     running.request = dataclasses.replace(running.request, stop_token_ids=frozenset({21}))
@@ -352,6 +353,7 @@ async def test_a_stop_text_in_the_last_half_character_is_why_it_ended(
 
 
 async def test_a_draft_is_no_part_of_what_a_verification_takes(tokenizer: Tokenizer) -> None:
+    # The time of drafting does not count as part of a verification's cost.
     running = generation(tokenizer, ScriptedVerifier(), Noted(takes_s=0.05))
     [piece async for piece in running.run()]
     assert running.controller.verify_cost.nanoseconds(2) < 0.025 * 1e9
@@ -361,6 +363,7 @@ async def test_a_draft_is_no_part_of_what_a_verification_takes(tokenizer: Tokeni
 async def test_what_others_have_to_do_with_is_no_delay_of_a_draft(
     tokenizer: Tokenizer, sessions: int, told: bool
 ) -> None:
+    # A round shared with other sessions says nothing about the delay that a draft causes.
     drafting = Noted()
     verifier = Told([TOKEN], *[[TOKEN] * 3] * 3, timings=ServiceTimings(batch_size=sessions))
     running = generation(tokenizer, verifier, drafting)

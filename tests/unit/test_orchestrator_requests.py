@@ -253,6 +253,7 @@ async def test_a_salt_is_a_wall_within_a_tenant(reader: RequestReader) -> None:
 async def test_who_leaves_nothing_behind_leaves_nothing_within_a_salt_either(
     reader: RequestReader, scope: PhraseScope
 ) -> None:
+    # A phrase scope that shares nothing also holds among requests with the same cache salt.
     asked = replace(SAID, tenant="a", speculation=Speculation(phrases=scope))
     plain, salted = [
         await reader.read(replace(asked, cache_salt=salt), MODEL) for salt in ("", "s")

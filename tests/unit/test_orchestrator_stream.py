@@ -80,6 +80,7 @@ def test_an_answer_that_is_none_is_one_of_a_service_that_is_gone(answer: Any) ->
 def test_statuses_mean_what_they_meant_there(
     code: str, details: str, meant: type[DraftloopError], text: str
 ) -> None:
+    # A status becomes the error that the service meant, or a lost connection.
     with pytest.raises(meant) as caught:
         asyncio.run(refusing(code, details).ask("anything"))
     assert type(caught.value) is meant and str(caught.value) == text

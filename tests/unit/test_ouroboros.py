@@ -182,7 +182,7 @@ def of_phrases(guesses: DraftTree) -> DraftTree:
 
 @pytest.mark.parametrize("most", [1, 2])
 def test_so_many_phrases_ride_along_before_the_window_is_full(most: int) -> None:
-    """The reference's pool is of no use until then."""
+    """In the reference code, the pool is of no use until then."""
     lookahead = LookaheadParameters(window=2, ngram=5, candidates=most)
     strategy = drafting(lookahead, text=[*FORKS, 3])
     phrases = of_phrases(strategy._beside(Drafted()))
@@ -200,6 +200,7 @@ def test_ngrams_of_the_window_are_phrases_that_count_less_than_text() -> None:
 
 
 def test_without_drafting_by_phrases_nothing_rides_along() -> None:
+    # No guesses are checked in the draft model's forward.
     strategy = drafting(LookaheadParameters(), text=[*FORKS, 3], draft_by_phrases=False)
     assert len(strategy._beside(Drafted())) == 0
 
@@ -216,7 +217,7 @@ def test_phrases_follow_a_chain_whose_stop_token_was_cut_off() -> None:
     budget = DraftBudget(max_nodes=6, max_depth=32)
     assert strategy.chain_depth(budget) == 4
     assert run(strategy.propose(budget)).token_ids == (0, 1, 2, 3, 4)
-    assert strategy.end is DraftEnd.DEPTH  # of the chain: the last token is a phrase's
+    assert strategy.end is DraftEnd.DEPTH  # of the chain; the last token is a phrase's
 
 
 @pytest.fixture

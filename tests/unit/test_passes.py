@@ -109,7 +109,7 @@ def test_a_draft_is_the_same_in_one_call_and_forward_by_forward(
             assert slots[0].pending_token_ids == slots[1].pending_token_ids
             assert slots[0].pending_parents == slots[1].pending_parents
             assert slots[0].length == slots[1].length
-            # Into the tree, out of it after a while, and far away from it.
+            # The text follows the tree, leaves it after a few tokens, or is entirely different.
             path = trees[0].path(number % len(trees[0]))
             tokens = [*(trees[0].token_ids[node] for node in path), 40 + number]
             for strategy in strategies:
@@ -200,6 +200,7 @@ def test_a_session_that_is_alone_asks_once(toy: LanguageModel, name: str) -> Non
 def test_what_the_kernel_does_not_do_goes_forward_by_forward(
     toy: LanguageModel, sampling: dict[str, Any]
 ) -> None:
+    # The compiled call has neither penalties nor biases.
     strategy = drafting(toy, "fused", alone=True, sampling=sampling)
     asked = wishes(strategy)
     assert asked and not any(isinstance(wish, Passes) for wish in asked)

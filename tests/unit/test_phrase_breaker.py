@@ -1,4 +1,4 @@
-"""The circuit breaker on a scripted clock."""
+"""The circuit breaker, with scripted time and chance."""
 
 from __future__ import annotations
 

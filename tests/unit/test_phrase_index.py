@@ -263,6 +263,7 @@ def test_counts_decay() -> None:
 
 
 def test_what_was_said_long_ago_is_not_new_because_it_is_said_once_more() -> None:
+    # Counting an old continuation once more does not bring back its old counts.
     index = new_index(half_life_tokens=100)
     index.insert([Phrase((1, 2), (5,))] * 8)
     index.extend((), range(100, 2100))

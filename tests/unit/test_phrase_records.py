@@ -184,7 +184,7 @@ def test_rounds_of_a_request_are_one_run(lengths: list[int], data: st.DataObject
 
 def test_only_what_goes_on_is_joined() -> None:
     said = [Phrase((1, 2), (3,)), Phrase((9,), (9,)), Phrase((1, 2, 3), (4,))]
-    assert joined(said) == said  # others' text came in between
+    assert joined(said) == said  # other text came in between
     assert joined([Phrase((), (3,)), Phrase((3,), (4,))]) == [Phrase((), (3, 4))]
     predicted = Phrase((1, 2, 3), (4,), committed=False)
     assert joined([said[0], predicted]) == [said[0], predicted]
@@ -192,6 +192,7 @@ def test_only_what_goes_on_is_joined() -> None:
 
 
 def test_nothing_may_stand_behind_the_last_phrase() -> None:
+    # Extra bytes after the last phrase make a record invalid.
     assert decode(sealed(SAMPLE[:12], SAMPLE[16:] + bytes(4))) is None
 
 

@@ -127,6 +127,7 @@ def test_groups_do_not_share(model: LanguageModel, groups: tuple[str | None, str
 
 
 def test_a_reader_gives_nothing(model: LanguageModel) -> None:
+    # A read-only text copies from others, but nothing is copied from it.
     said(model, CHAT)
     said(model, OTHER)
     text = [*CHAT, *OTHER[:LEAST]]
@@ -141,6 +142,7 @@ def test_a_reader_gives_nothing(model: LanguageModel) -> None:
 
 
 def test_a_text_that_is_there_is_run_but_for_its_last_token(model: LanguageModel) -> None:
+    # Only the last token is computed again, because its logits are needed.
     wanted = said(model, CHAT)[0]
     again, computed = said(model, CHAT)
     assert computed == 1 and same(again, wanted)
@@ -184,6 +186,7 @@ def test_rows_that_a_failed_forward_did_not_compute_are_nobodys(
 
 
 def test_little_is_computed_rather_than_copied(model: LanguageModel) -> None:
+    # Fewer than LEAST shared tokens are computed, not copied.
     said(model, CHAT)
     assert said(model, CHAT[: LEAST - 1] + OTHER)[1] == LEAST - 1 + len(OTHER)
 
@@ -278,6 +281,7 @@ def test_only_rows_that_were_copied_are_said_to_be_shared() -> None:
 
 
 def test_nobody_waits_for_one_that_gives_nothing() -> None:
+    # No session waits for a read-only one to compute their common prefix.
     shape = CacheShape(layers=1, slots=2, kv_heads=1, rows=64, head_dim=2)
     cache = KVCache(shape, dtype=torch.float32, device=torch.device("cpu"))
     reader = acquire(cache, 4, Text(CHAT, "", read_only=True))

@@ -196,9 +196,9 @@ def test_an_answer_that_only_reasons_has_no_content() -> None:
     ("texts", "tokens"),
     [
         (["<think>", "\n", "Hm", ".", "</think>", "Yes"], 3),
-        (["<th", "ink>Hm", "", "é", ".</", "think>", "\n", "Yes"], 4),  # a byte before its letter
+        (["<th", "ink>Hm", "", "é", ".</", "think>", "\n", "Yes"], 4),  # half of é has no text
         (["<think>", "Hm", "", "", "é"], 4),
-        (["<think>", "Hm", ""], 1),  # its end has no text
+        (["<think>", "Hm", ""], 1),  # the stop token has no text
         (["<think>", "</think>", "Yes", ""], 0),
         (["<think>Hm</think>Yes"], 1),
         (["Yes", "<think>", "Hm"], 0),

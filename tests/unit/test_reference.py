@@ -61,6 +61,7 @@ def test_a_model_that_cannot_run_says_why(tmp_path: Path) -> None:
 
 
 def test_numbers_too_large_for_the_dtype_are_no_fault_of_attention(tmp_path: Path) -> None:
+    # The error for such a model names the dtypes that would work.
     folder = save_model(tmp_path)
     weights = load_file(folder / "model.safetensors")
     weights["lm_head.weight"][7] = torch.finfo(torch.float16).max
@@ -74,6 +75,7 @@ def test_numbers_too_large_for_the_dtype_are_no_fault_of_attention(tmp_path: Pat
 def test_so_they_are_not_where_they_are_too_large_in_our_hands_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The reference is finite here, and only our own forward returns NaN.
     def forward(forwards: Sequence[Forward]) -> list[Tensor]:
         return [torch.full((one.rows - one.logits_from, 96), torch.nan) for one in forwards]
 
@@ -94,6 +96,7 @@ def test_little_room_is_enough(tmp_path: Path, limits: dict[str, int]) -> None:
 
 
 def test_words_that_are_no_numbers_are_far_off() -> None:
+    # NaN logits never count as close to the reference.
     known = Reference([1], [2, 3], torch.randn(3, 8))
     assert known.distance(known.logits, [0, 1, 2]) == 0
     assert known.distance(known.logits[1:], [1, 2]) == 0

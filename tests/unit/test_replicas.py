@@ -84,6 +84,7 @@ TEXT = list(range(100))
 
 
 def test_who_has_computed_a_beginning_goes_first() -> None:
+    # A replica that has computed the text's prefix is preferred, within one prefix group.
     one, other = replica("one", running=1), replica("other")
     known = Replicas([one, other])
     known.served(one, TEXT, "a")
@@ -100,6 +101,7 @@ def test_one_that_keeps_no_beginnings_has_none() -> None:
 
 
 def test_it_does_not_where_it_is_much_busier_or_cannot() -> None:
+    # The replica with the prefix is not preferred if it is much busier or cannot serve.
     one, other = replica("one", running=2), replica("other")
     known = Replicas([one, other])
     known.served(one, TEXT, "")
@@ -148,6 +150,7 @@ def test_those_whose_connection_is_gone_come_before_those_that_rest(state: str) 
 
 
 def test_requests_may_count_on_the_least_of_the_limits() -> None:
+    # The limits for requests are the lowest of all replicas.
     known = Replicas()
     assert known.model is None
     roomy = Replica("a", None, model=model_info(context_length=64, max_draft_nodes=8))
@@ -222,6 +225,7 @@ def test_no_rest_is_longer_than_the_longest(now: SimpleNamespace) -> None:
 def test_only_who_has_failed_is_left_alone_while_one_request_tries_it(
     now: SimpleNamespace,
 ) -> None:
+    # A failed replica is tried by one request at a time; one that has not failed serves all.
     one = replica("one")
     one.on_trial(9)
     assert not one.resting

@@ -84,6 +84,7 @@ def test_a_prompt_leaves_room_for_one_token() -> None:
 
 
 def test_a_grammar_and_bans_together_may_leave_nothing() -> None:
+    # Together they could exclude every token, so they are refused.
     parameters = SamplingParameters(
         grammar=Grammar("regex", "a"), bans=Bans(min_tokens=4, ends=(0,))
     )

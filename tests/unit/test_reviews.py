@@ -55,6 +55,7 @@ def test_a_reviewed_node_is_as_likely_as_both_scores_say(
 
 @pytest.mark.parametrize("right", [True, False])
 def test_what_becomes_of_it_teaches_those_weights_alone(right: bool) -> None:
+    # A judged node changes only the weights for its kind of source.
     known = reviewed(TokenSource.PHRASE, TOKEN)
     weights = known._learned.reviews.weights
     known.judge([TOKEN if right else OTHER])
@@ -72,6 +73,7 @@ def test_either_opinion_counts_and_a_first_guess_more() -> None:
 
 
 def test_opinions_that_are_sure_leave_the_other_a_say() -> None:
+    # Scores of 0 and 1 are limited, so that the other score still counts.
     for sure in (0.0, 1.0):
         assert log_odds(sure) == pytest.approx(log_odds(abs(sure - 1e-4)))
     known = Weighing()

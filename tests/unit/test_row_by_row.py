@@ -118,6 +118,7 @@ def test_an_activation_does_not_depend_on_its_place(
 
 
 def test_replaced_parameters_are_what_they_were() -> None:
+    # The wrappers that replace parameters compute the same as the parameters did.
     weight, bias, x = torch.randn(3, 6, 8), torch.randn(6), torch.randn(5, 8)
     stack: Any = Stack(weight.clone())
     assert stack.shape == weight.shape and torch.equal(stack[torch.tensor([0, 2])], weight[[0, 2]])

@@ -66,6 +66,7 @@ def test_a_tiny_temperature_is_greedy(temperature: float) -> None:
 
 
 def test_the_least_temperature_that_is_none_does_not_overflow() -> None:
+    # The lowest temperature that still counts as sampling does not overflow.
     sampler = Sampler(SamplingParameters(temperature=2e-5, top_p=0.9), 5, CPU)
     assert sampler.choose(LOGITS.roll(2, dims=1) * 1e4, [1], [[]]) == [2]
     scores = sampler.scores(LOGITS.flip(1) * 1e4, [1], [[]])
@@ -109,6 +110,7 @@ def test_bias_comes_before_penalties() -> None:
 
 
 def test_the_law_over_positions_is_the_shaped_softmax() -> None:
+    # Over many positions, chosen tokens are distributed as the softmax of the shaped logits.
     parameters = SamplingParameters(temperature=0.8, top_k=4, seed=2**64 - 1)
     sampler = Sampler(parameters, 5, CPU)
     count = 4000
@@ -135,7 +137,7 @@ def test_a_batch_chooses_as_its_rows_do(temperature: float) -> None:
 
 
 def test_nobody_elses_random_numbers_are_touched() -> None:
-    """The reference of Ouroboros sets the seed of the whole process in every round."""
+    """The reference code of Ouroboros sets the seed of the whole process in every round."""
 
     def states() -> tuple[object, ...]:
         of_numpy = np.random.get_state(legacy=False)
@@ -153,6 +155,7 @@ def test_log_probabilities_are_exact() -> None:
 
 
 def test_a_colder_reading_is_cut_off_at_the_requests_temperature() -> None:
+    # Top-p is computed at the request's temperature, also where a draft model is sampled colder.
     sampler = Sampler(replace(SAMPLED, top_p=0.85), 5, CPU)
     cold = Sampler(replace(SAMPLED, top_p=0.85), 5, CPU)
     cold.cool(0.5)

@@ -71,6 +71,7 @@ def test_the_likeliest_nodes_are_taken_wherever_they_stand() -> None:
 
 
 def test_a_cut_draft_tells_what_was_proposed_and_why_it_ends() -> None:
+    # A draft that is cut to nothing has no end; any other cut is due to the verification cost.
     tree = DraftTree.chain([1, 2, 3], MODEL, [0.9, 0.5, 0.1])
     whole = Draft(tree=tree, committed_length=4, proposed=Counter({MODEL: 9}), end=DraftEnd.DEPTH)
     assert cut(whole, Selection(tree, 1.4, cut=False)) is whole
@@ -84,6 +85,7 @@ def test_a_cut_draft_tells_what_was_proposed_and_why_it_ends() -> None:
 
 
 def test_tokens_that_a_model_has_not_go_with_what_follows_them() -> None:
+    # Tokens beyond the model's vocabulary are removed with all their descendants.
     tree = DraftTree((3, 9, 4, 5, 8, 6), (ROOT, ROOT, 1, 0, 3, 3), (0.5,) * 6, (MODEL,) * 6)
     assert within(tree, 10) is tree
     assert within(tree, 7) == DraftTree((3, 5, 6), (ROOT, 0, 1), (0.5,) * 3, (MODEL,) * 3)

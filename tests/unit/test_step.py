@@ -51,6 +51,7 @@ def test_short_prompts_share_a_step() -> None:
 
 
 def test_the_first_prompt_fits_behind_rounds_however_long() -> None:
+    # A step takes its first prompt even if the prompt is longer than a step should be.
     target = model()
     assert Step(wish(target, 1)).takes(wish(target, 3 * PROMPT))
 
@@ -89,7 +90,7 @@ def test_the_size_follows_what_rows_take() -> None:
     size = StepSize()
     assert size.prompt_tokens == MAX_STEP_TOKENS
     size.observe(LEAST_PROMPT_TOKENS - 1, 1000 * MS)
-    assert size.prompt_tokens == MAX_STEP_TOKENS  # small ones say nothing
+    assert size.prompt_tokens == MAX_STEP_TOKENS  # too few rows tell nothing
     size.observe(256, 256 * 4 * MS)
     assert size.prompt_tokens == LONGEST_S * 1000 / 4
     for _ in range(40):

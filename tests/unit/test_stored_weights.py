@@ -59,6 +59,7 @@ def test_files_that_nobody_reads_do_not_count(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("index", ["", "[]", "{}", '{"weight_map": []}'])
 def test_a_damaged_index_is_left_to_who_reads_it(index: str, tmp_path: Path) -> None:
+    # Loading the model reports the damage.
     file = save_model(tmp_path) / "model.safetensors"
     (tmp_path / "model.safetensors.index.json").write_text(index)
     assert weight_files(tmp_path) == [file]

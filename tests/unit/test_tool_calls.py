@@ -138,6 +138,7 @@ def test_json_that_is_an_answer_is_no_call(cuts: list[int]) -> None:
 
 
 def test_what_is_left_of_a_required_call_is_no_content() -> None:
+    # With a required call, an answer that was cut off shows no part of it as content.
     answer = ANSWERS["hermes"]
     for end in range(len(answer) + 1):
         reader = CallReader(HERMES, offered("weather", "say"), required=True)
@@ -200,12 +201,14 @@ def test_why_a_chat_ended(reason: str, told: str) -> None:
 
 
 def test_a_stream_tells_at_its_end_that_tools_were_called_before() -> None:
+    # A stream's finish reason is `tool_calls` although its last piece holds no call.
     form = ChatFormat(Reading(offer=Offer(HERMES, {}, None, frozenset())))
     assert form.delta(0, ANSWERS["hermes"], None, None)["delta"]["tool_calls"]
     assert form.delta(0, "", None, "stop")["finish_reason"] == "tool_calls"
 
 
 def test_ids_are_as_the_templates_of_a_notation_take_them() -> None:
+    # Some templates accept only ids of a certain form.
     for notation, form in (
         (HERMES, r"call_[0-9a-f]{24}"),
         (MISTRAL, r"[0-9a-f]{9}"),
@@ -268,6 +271,7 @@ def test_grammars_of_calls(tmp_path: Path, notation: Notation, special: bool | N
 def test_calls_beside_a_form_of_the_answer(
     tmp_path: Path, notation: Notation, special: bool | None
 ) -> None:
+    # With `auto` and a response format, the answer is a call, or fits the format.
     folder = bundled_model("verifier") if special is None else tmp_path
     if special is not None:
         tokenizer_with(folder, *notation.marks, special=special)
@@ -281,6 +285,7 @@ def test_calls_beside_a_form_of_the_answer(
 
 
 def test_one_call_where_it_is_named_or_several_are_not_wanted() -> None:
+    # A named tool, or parallel calls switched off, allows exactly one call.
     own = Tokenizer(bundled_model("verifier"))
     tools = [Tool(type="function", function=function) for function in FUNCTIONS]
     named = ChosenTool(type="function", function=ChosenFunction(name="weather"))
@@ -295,6 +300,7 @@ def test_one_call_where_it_is_named_or_several_are_not_wanted() -> None:
 
 
 def test_a_schema_that_says_nothing_allows_any_object_and_none_an_empty_one() -> None:
+    # An empty schema allows any object; without a schema, only an empty object is allowed.
     own = Tokenizer(bundled_model("verifier"))
     known = Vocabulary(bundled_model("verifier"), 4096, [0]).tokenizer
     for parameters, arguments, allowed in (
@@ -316,6 +322,7 @@ def test_templates_are_shown_what_a_tool_takes() -> None:
 
 
 def test_special_marks_are_told_to_who_looks_for_them(tmp_path: Path) -> None:
+    # Special tokens have no text, so the text stream must be told to keep those that mark calls.
     tokenizer = tokenizer_with(tmp_path, "<tool_call>", "</tool_call>", special=True)
     tools = [Tool(type="function", function=FUNCTIONS[0])]
     marked = make_offer(HERMES, tools, "auto", tokenizer, parallel=True)
@@ -335,6 +342,7 @@ def call(arguments: str) -> dict[str, Any]:
 
 
 def test_templates_are_given_the_name_of_the_function_that_a_tool_was() -> None:
+    # A tool message holds no name; templates get that of its call.
     told = message(role="tool", content="5", tool_call_id="1")
     other = message(role="tool", content="5", tool_call_id="2")
     plain = for_template([message(tool_calls=[call("{}")]), told, other])
@@ -342,10 +350,11 @@ def test_templates_are_given_the_name_of_the_function_that_a_tool_was() -> None:
 
 
 def test_templates_are_given_what_arguments_mean() -> None:
+    # Templates get arguments as objects, not as JSON text; text that was cut stays text.
     (plain,) = for_template([message(content=None, tool_calls=[call('{"a": [1]}')])])
     assert plain["content"] == ""
     assert plain["tool_calls"][0]["function"] == {"name": "f", "arguments": {"a": [1]}}
-    for cut in ('{"city": "Be', "[1]"):  # an answer's limit may have cut them
+    for cut in ('{"city": "Be', "[1]"):  # the output limit may have cut them
         (plain,) = for_template([message(tool_calls=[call(cut)])])
         assert plain["tool_calls"][0]["function"]["arguments"] == cut
     (empty,) = for_template([message(tool_calls=[call("")])])
@@ -362,6 +371,7 @@ def test_templates_are_given_what_arguments_mean() -> None:
     ],
 )
 def test_messages_that_are_none(said: Message, field: str) -> None:
+    # The error names the message and the field.
     with pytest.raises(InvalidInput) as caught:
         for_template([message(role="user", content="x"), said])
     assert caught.value.field == f"messages[1].{field}"

@@ -24,6 +24,7 @@ PIECES = ("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>
 @example(pieces=["<tool_call>", "write", "<arg_key>", "</arg_key>", "<arg_value>", "5"], cuts=[])
 @example(pieces=["<tool_call>", "a" * 300, GLM_4_5.written(path="x")], cuts=[230])
 def test_any_text_is_told_whole_however_it_comes(pieces: list[str], cuts: list[int]) -> None:
+    # How a text is cut into pieces does not change what is read.
     assert_told_whole(GLM45, pieces, cuts, KNOWN)
 
 

@@ -23,6 +23,7 @@ PIECES = ("<minimax:tool_call>", "</minimax:tool_call>", "<invoke name=", '"', "
 @example(pieces=["<minimax:tool_call>", "<invoke name=", "\n", "</minimax:tool_call>"], cuts=[25])
 @example(pieces=["<minimax:tool_call>", "<invoke name=", "write", ">", "<parameter name="], cuts=[])
 def test_any_text_is_told_whole_however_it_comes(pieces: list[str], cuts: list[int]) -> None:
+    # How a text is cut into pieces does not change what is read.
     assert_told_whole(MINIMAX_M2, pieces, cuts, KNOWN)
 
 

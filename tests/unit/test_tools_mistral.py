@@ -56,6 +56,7 @@ PIECES = ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "a", "b1", " ", "{", "}", '"', 
 @example(pieces=["[TOOL_CALLS]", "a", " ", "b1", "{", "}"], cuts=[13, 14])
 @example(pieces=["[TOOL_CALLS]", "a", "[ARGS]", "{", "}", "[TOOL_CALLS]", " ", "b1"], cuts=[])
 def test_any_text_is_told_whole_however_it_comes(pieces: list[str], cuts: list[int]) -> None:
+    # How a text is cut into pieces does not change what is read.
     text = "".join(pieces)
     content, calls = read(MISTRAL, [text])
     assert read(MISTRAL, in_pieces(text, cuts)) == (content, calls)
@@ -92,6 +93,7 @@ FUNCTIONS = [
     ],
 )
 def test_a_required_call_may_have_both_forms(text: str, allowed: bool) -> None:
+    # A list of calls after one mark, or a mark before every call; names may limit the choice.
     assert is_allowed(MISTRAL, FUNCTIONS, text) is allowed
     single = allowed and text.count("TOOL_CALLS") == 1
     assert is_allowed(MISTRAL, FUNCTIONS, text, several=False) is single
@@ -102,6 +104,7 @@ def test_a_required_call_may_have_both_forms(text: str, allowed: bool) -> None:
 
 @pytest.mark.parametrize("special", [False, True])
 def test_marks_within_a_call_may_be_tokens_of_their_own(tmp_path: Path, special: bool) -> None:
+    # The marks may be tokens of their own, special ones or not; the grammar allows the same calls.
     tokenizer_with(tmp_path, *MISTRAL.marks, special=special)
     text = '[TOOL_CALLS]weather[CALL_ID]a1b2c3d4e[ARGS]{"city": "x"}'
     assert is_allowed(MISTRAL, FUNCTIONS, text * 2, folder=tmp_path)

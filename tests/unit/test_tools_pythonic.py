@@ -55,6 +55,7 @@ PIECES = ("[", "]", "(", ")", ",", "=", "weather", "now", "a", "'", '"', "\\", "
 @example(pieces=["[weather(", "days=1", "1", ",", "x", ")", "]"], cuts=[3])
 @example(pieces=["[", "now()", ",", "a", "]"], cuts=[])
 def test_any_text_is_told_whole_however_it_comes(pieces: list[str], cuts: list[int]) -> None:
+    # How a text is cut into pieces does not change what is read.
     text = "".join(pieces)
     content, calls = read(PYTHONIC, [text], KNOWN)
     assert read(PYTHONIC, in_pieces(text, cuts), KNOWN) == (content, calls)
@@ -111,6 +112,7 @@ def test_what_is_no_call_is_content(answer: str) -> None:
 
 
 def test_an_argument_that_is_no_literal_behind_one_is_told_as_it_stands() -> None:
+    # The call has already begun when the invalid argument comes, so it is passed on as it stands.
     answer = "[weather(days=1, city=Bern)]"
     assert read(PYTHONIC, [answer], KNOWN) == ("", [("weather", '{"days": 1, city=Bern}')])
 

@@ -23,6 +23,7 @@ PIECES = ("<tool_call>", "</tool_call>", "<function=", "write", ">", "\n", "</fu
 @example(pieces=["<function=", "\n", "<tool_call>", "f"], cuts=[])
 @example(pieces=["<function=", "f", ">", "<parameter=", "\n", "path>", "</function>"], cuts=[20])
 def test_any_text_is_told_whole_however_it_comes(pieces: list[str], cuts: list[int]) -> None:
+    # How a text is cut into pieces does not change what is read.
     assert_told_whole(QWEN3_CODER, pieces, cuts, KNOWN)
 
 

@@ -1,4 +1,4 @@
-"""Calls in sections, as DeepSeek and Kimi K2 write them."""
+"""Tool calls in sections, as DeepSeek and Kimi K2 write them."""
 
 from __future__ import annotations
 
@@ -107,6 +107,7 @@ PIECES = (
 def test_any_text_is_told_whole_however_it_comes(
     notation: Sectioned, pieces: list[str], cuts: list[int]
 ) -> None:
+    # How a text is cut into pieces does not change what is read.
     assert_told_whole(notation, pieces, cuts)
 
 
@@ -122,6 +123,7 @@ def test_any_text_is_told_whole_however_it_comes(
 def test_what_is_no_call_is_content_and_hides_none_behind_it(
     notation: Sectioned, begun: str
 ) -> None:
+    # Text that only begins like a call is content, and a real call after it is still found.
     assert read(notation, [begun]) == read(notation, list(begun)) == (begun, [])
     answer = begun + (plain if notation is DEEPSEEK else numbered)(*ONE)
     assert read(notation, [answer]) == read(notation, list(answer)) == (begun, [ONE])
@@ -141,6 +143,7 @@ def test_an_answer_that_was_cut_off() -> None:
 
 
 def test_ids_are_those_that_kimi_writes_and_none_is_told_twice() -> None:
+    # Kimi's own ids are kept; a repeated one is replaced by a new id.
     def ids(*numbers: int) -> list[str]:
         calls = (numbered(*ONE, number=number) for number in numbers)
         parts = CallReader(KIMI_K2).feed(section(KIMI_K2, *calls)).calls
@@ -182,6 +185,7 @@ CITY, TOWN, EMPTY = ("weather", '{"city": "<｜"}'), ("weather", '{"town": "x"}'
 def test_what_the_grammar_allows_is_read_as_it_is_meant(
     notation: Sectioned, text: str, calls: list[tuple[str, str]]
 ) -> None:
+    # Every call that the grammar allows can be read, and arguments follow the schema.
     assert is_allowed(notation, FUNCTIONS, text) is bool(calls)
     assert is_allowed(notation, FUNCTIONS, text, several=False) is (len(calls) == 1)
     if calls:

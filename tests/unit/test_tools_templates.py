@@ -101,6 +101,7 @@ def test_a_template_writes_calls_as_its_notation_reads_them(
 
 
 def test_arguments_that_were_cut_cannot_be_written_between_tags(tmp_path: Path) -> None:
+    # Such a template needs arguments that are valid JSON; one that copies their text takes any.
     turns = [message(role="user", content="x"), message(tool_calls=[called('{"city": "Be')])]
     with pytest.raises(InvalidInput) as caught:
         template_of(tmp_path, chat_templates.QWEN3_CODER).render(for_template(turns))
@@ -140,6 +141,7 @@ def test_magistral_reasons_between_its_own_marks() -> None:
 def test_answers_are_read_by_the_template_or_as_the_settings_say(
     tmp_path: Path, text: str, notation: Notation
 ) -> None:
+    # The template decides how answers are read, unless the settings name a parser.
     template = template_of(tmp_path, text)
     tool = {"type": "function", "function": {"name": "weather"}}
     question = {"role": "user", "content": "x"}
@@ -168,12 +170,14 @@ def test_answers_are_read_by_the_template_or_as_the_settings_say(
 
 @pytest.mark.parametrize(("theirs", "ours"), OTHERS_NAMES["tool_call_parser"].items())
 def test_other_servers_names_of_ways_to_call(theirs: str, ours: str) -> None:
+    # Names that other servers have for tool call parsers are accepted.
     settings = OrchestratorSettings(tool_call_parser=theirs)
     assert settings.tool_call_parser == ours in NOTATIONS
 
 
 @pytest.mark.parametrize(("theirs", "ours"), OTHERS_NAMES["reasoning_parser"].items())
 def test_other_servers_names_of_ways_to_reason(theirs: str, ours: str) -> None:
+    # Names that other servers have for reasoning parsers are accepted.
     settings = OrchestratorSettings(reasoning_parser=theirs)
     assert settings.reasoning_parser == ours in {*marks.MARKS, "harmony"}
 

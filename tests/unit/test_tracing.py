@@ -60,6 +60,7 @@ def test_headers_of_any_kind_go_on_with_a_trace(collector: Collector) -> None:
 
 
 def test_an_error_is_told_by_its_type_alone(collector: Collector) -> None:
+    # A span records only the type of an error, not its message; a cancelled request has not failed.
     ids = []
     with otlp.exporting("verifier", collector.endpoint, 1.0):
         for error in (KeyError("a secret"), asyncio.CancelledError()):
@@ -72,6 +73,7 @@ def test_an_error_is_told_by_its_type_alone(collector: Collector) -> None:
 
 
 def test_what_is_not_sampled_is_not_told(collector: Collector) -> None:
+    # An unsampled trace is passed on as unsampled, and none of its spans are exported.
     with otlp.exporting("verifier", collector.endpoint, 0.0), tracing.span("request") as span:
         trace_id = trace_of(span)
         flags = dict(span.headers())["traceparent"].rpartition("-")[2]
