@@ -1,4 +1,4 @@
-"""The model services on the wire: our own types in and out, no stub goes beyond this file."""
+"""Clients of the model services: they take and return our own types and hide the gRPC stubs."""
 
 from __future__ import annotations
 
@@ -32,17 +32,19 @@ from orchestrator.stream import Stream, begun
 from orchestrator.terms import SessionTerms
 from protos import drafter_pb2, drafter_pb2_grpc, verifier_pb2, verifier_pb2_grpc
 
-# Of a drafter that prefills. Discovery asks it every second how many forwards it has run.
+# Least time that a drafter may prefill without new forwards. Discovery asks it every second how many
+# forwards it has run.
 SILENCE_S = 3.0
-# Of this process: a session that is reopened is another one, and so is that of an id used twice.
+# Numbers this process's sessions: a reopened session, or another request with the same id, is a new
+# session.
 OPENINGS = itertools.count(1)
 
 
 class VerifierStream(Stream):
     """A session's stream to one verifier; raises what Stream does.
 
-    Long prompts, and sessions before this one, may keep an answer for longer than the time of one:
-    as long as the replica runs forwards, that is waited for.
+    Long prompts and other sessions may delay an answer beyond the time limit of one. The stream
+    keeps waiting as long as the replica runs forwards.
     """
 
     def __init__(self, replica: Replica, terms: SessionTerms) -> None:
@@ -55,7 +57,7 @@ class VerifierStream(Stream):
         self._replica = replica
 
     async def open(self, committed: Sequence[int]) -> Verification:
-        """Opens the session; the answer holds the next token."""
+        """Opens the session; the answer has the next token."""
         request, target = self._terms.request, self._terms.target
         is_new = len(committed) == len(request.prompt)
         message = verifier_pb2.OpenVerifierSession(
@@ -76,7 +78,7 @@ class VerifierStream(Stream):
         return answer
 
     async def verify(self, committed_length: int, draft: DraftTree) -> Verification:
-        """The verdict on a draft."""
+        """Sends a draft and returns the verdict on it."""
         message = verifier_pb2.VerifyDraft(
             committed_length=committed_length, draft=convert.tree_to_pb(draft)
         )
@@ -92,7 +94,7 @@ class VerifierStream(Stream):
             said = _verification(answer, length)
             if self._replica.model is not None:
                 said.verdict.validate(self._replica.model.vocabulary_size)
-        except (InvalidInput, ValueError) as error:  # not of who asked
+        except (InvalidInput, ValueError) as error:  # the service's fault, not the user's
             raise Unavailable(f"the verdict is none: {error}") from None
         if not said.verdict.judges(draft):
             raise Unavailable(f"the verdict must judge the draft's {len(draft)} nodes")
@@ -110,13 +112,13 @@ class DrafterStream(Stream):
         super().__init__(call, farewell, terms.answer_timeout_s)
         self._terms = terms
         self._replica = replica
-        self._told = 0  # tokens of the text
-        self._has_drafted = False  # something that a verdict can be about
+        self._told = 0  # committed tokens that were sent to the drafter
+        self._has_drafted = False  # whether a verdict can be on one of its drafts
 
     async def open(self, committed: Sequence[int]) -> None:
         """Opens the session; returns once the drafter has prefilled.
 
-        However long that takes, behind other prompts too, as long as the replica runs forwards.
+        Waits for that, and for other prompts before it, as long as the replica runs forwards.
         """
         request = self._terms.request
         message = drafter_pb2.OpenDrafterSession(
@@ -139,8 +141,8 @@ class DrafterStream(Stream):
         budget: DraftBudget,
         offer: DraftTree = EMPTY_TREE,
     ) -> Draft:
-        """A draft as it came, still to be checked. `verdict` is the one on the drafter's last."""
-        heard = verdict if self._has_drafted else None  # else it is about a lost session's
+        """Asks for a draft, which is not validated. `verdict` is on the drafter's last draft."""
+        heard = verdict if self._has_drafted else None  # else it is on a draft of a lost session
         message = drafter_pb2.ProposeDraft(
             committed_length=len(committed),
             new_token_ids=committed[self._told :],
@@ -164,21 +166,21 @@ class DrafterStream(Stream):
 
 
 async def verifier_info(channel: grpc.aio.Channel, timeout_s: float) -> ServiceInfo:
-    """What the verifier says of itself. Raises grpc.aio.AioRpcError."""
+    """The verifier's model and load, by its `Info`. Raises grpc.aio.AioRpcError."""
     stub = verifier_pb2_grpc.VerifierStub(channel)
     response = await stub.Info(verifier_pb2.VerifierInfoRequest(), timeout=timeout_s)
     return convert.model_info_from_pb(response.model), convert.load_from_pb(response.load)
 
 
 async def drafter_info(channel: grpc.aio.Channel, timeout_s: float) -> ServiceInfo:
-    """What the drafter says of itself. Raises grpc.aio.AioRpcError."""
+    """The drafter's model and load, by its `Info`. Raises grpc.aio.AioRpcError."""
     stub = drafter_pb2_grpc.DrafterStub(channel)
     response = await stub.Info(drafter_pb2.DrafterInfoRequest(), timeout=timeout_s)
     return convert.model_info_from_pb(response.model), convert.load_from_pb(response.load)
 
 
 def _opening(terms: SessionTerms, committed: Sequence[int]) -> dict[str, Any]:
-    """What openings of both services say; there `rpc.sessions.opening_fields` reads it."""
+    """Fields that the openings of both services share; `rpc.sessions.opening_fields` reads them."""
     request = terms.request
     return {
         "session_id": logs.session_name(request.request_id, next(OPENINGS)),
@@ -193,7 +195,7 @@ def _opening(terms: SessionTerms, committed: Sequence[int]) -> dict[str, Any]:
 
 
 def _verification(message: verifier_pb2.VerifyResponse, length: int) -> Verification:
-    """Raises Unavailable where the answer is to another position, or to no purpose."""
+    """Converts an answer. Raises Unavailable if it is for another position or emits no tokens."""
     if message.committed_length != length or not message.verdict.emitted_token_ids:
         raise Unavailable(
             f"the verdict must emit tokens after position {length}; got "
