@@ -32,8 +32,8 @@ from orchestrator.stream import Stream, begun
 from orchestrator.terms import SessionTerms
 from protos import drafter_pb2, drafter_pb2_grpc, verifier_pb2, verifier_pb2_grpc
 
-# Least time that a drafter may prefill without new forwards. Discovery asks it every second how many
-# forwards it has run.
+# Least time that a drafter may prefill without new forwards. Discovery asks it every second how
+# many forwards it has run.
 SILENCE_S = 3.0
 # Numbers this process's sessions: a reopened session, or another request with the same id, is a new
 # session.
