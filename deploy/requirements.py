@@ -1,7 +1,7 @@
 """Prints the dependencies of an installation with extras: `python -m requirements EXTRA…`.
 
-The images install libraries in a layer of their own, so that a change of code costs no download.
-Needs only the standard library; run it in the folder that holds pyproject.toml.
+The images install libraries in a separate layer, so that changed code downloads nothing again.
+Needs only the standard library. Run it in the folder that holds pyproject.toml.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ OURS = re.compile(r"draftloop\[([\w,-]+)\]")
 
 
 def requirements(extras: list[str]) -> list[str]:
-    """Requirements of the base and of the extras, with nested extras expanded."""
+    """The sorted requirements of the base and of the extras, with nested extras expanded."""
     project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
     found = dict.fromkeys(project["dependencies"])
     waiting = list(extras)

@@ -1,1 +1,1 @@
-"""Small programs that use Draftloop; each runs against `draftloop up`."""
+"""Small client programs; each runs against a server started with `draftloop up`."""

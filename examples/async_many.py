@@ -1,4 +1,4 @@
-"""Many requests at once on one connection: `python -m examples.async_many`."""
+"""Sends many requests at once over one connection: `python -m examples.async_many`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PROMPTS = ("import ", "def main(", "class Node:", "for index in ", "try:\n    ",
 
 
 async def run(server: str) -> None:
-    # A busy server says when to come back; these requests are patient enough to do so.
+    # A busy server says when to try again; these requests wait for that long.
     retry = Retry(attempts=5, max_backoff_s=10)
     async with AsyncClient(server, timeout=120, retry=retry) as client:
         requests = [client.generate(prompt, max_tokens=24) for prompt in PROMPTS]

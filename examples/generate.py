@@ -1,4 +1,4 @@
-"""A whole continuation at once: `python -m examples.generate`."""
+"""Generates a whole continuation in one call: `python -m examples.generate`."""
 
 from __future__ import annotations
 

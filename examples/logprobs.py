@@ -1,4 +1,4 @@
-"""How sure the model was, token by token: `python -m examples.logprobs`."""
+"""Prints each token's probability and the likeliest tokens: `python -m examples.logprobs`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The openai package, unchanged, against the HTTP gateway: `python -m examples.openai_http`."""
+"""Uses the `openai` package, unchanged, with the HTTP API: `python -m examples.openai_http`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def main() -> None:
             temperature=0.7,
             seed=1,
             stream=True,
-            # Draftloop's own fields go beside OpenAI's; they change the speed, never the text.
+            # Draftloop's own fields, beside OpenAI's; they change the speed, never the text.
             extra_body={"speculative": {"strategy": "fused"}},
         )
         for chunk in chunks:

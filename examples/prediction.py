@@ -1,8 +1,8 @@
-"""A text that mostly stays as it is comes in fewer rounds: `python -m examples.prediction`.
+"""Predicts an output that mostly stays the same, to save rounds: `python -m examples.prediction`.
 
-The output is the same with and without the prediction, token for token. Both have drafts of a fixed
-size here: otherwise measured costs decide how much is drafted, and a server that has just started
-does not know yet what drafts bring.
+The output is the same with and without the prediction, token for token. Both requests use a fixed
+draft size. Otherwise measured costs decide how much is drafted, and a server that has just started
+does not know yet how much drafts gain.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from draftloop.client import DEFAULT_ADDRESS, Client
 
 PROMPT = "import os\n\n\n"
-# Sampled: greedy text of so small a model repeats itself, and needs no prediction to be guessed.
+# Sampled, because greedy text of so small a model repeats itself and is drafted well anyway.
 SAID: dict[str, Any] = {"max_tokens": 48, "ignore_eos": True, "temperature": 0.8, "seed": 5}
 DRAFTED: dict[str, Any] = {**SAID, "strategy": "prompt_lookup", "max_draft_tokens": 8}
 
@@ -24,7 +24,7 @@ def main() -> None:
     arguments = parser.parse_args()
 
     with Client(arguments.server, timeout=60) as client:
-        # What the model would write anyway stands for a file of which little is going to change.
+        # The model's own output stands in for a file of which little will change.
         expected = client.generate(PROMPT, **SAID).text
         plain = client.generate(PROMPT, **DRAFTED)
         predicted = client.generate(PROMPT, **DRAFTED, prediction=expected)

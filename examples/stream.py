@@ -1,4 +1,4 @@
-"""Text as it comes, up to a line of our choice: `python -m examples.stream`."""
+"""Streams text and stops after a number of lines: `python -m examples.stream`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def main() -> None:
             print(piece.text, end="", flush=True)
             lines += piece.text.count("\n")
             if lines >= arguments.lines:
-                break  # leaving the loop cancels the request: the server stops working on it
+                break  # leaving the loop cancels the request on the server
     print("\n… enough")
 
 

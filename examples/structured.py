@@ -1,4 +1,4 @@
-"""JSON of a form that you name, with and without drafts: `python -m examples.structured`."""
+"""Generates JSON that fits a schema, with and without drafts: `python -m examples.structured`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tools that a chat may call, by the `openai` package unchanged: `python -m examples.tools`."""
+"""Calls tools in a chat, with the unchanged `openai` package: `python -m examples.tools`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def main() -> None:
     messages: list[Any] = [{"role": "user", "content": "Do I need an umbrella in Rome?"}]
     with OpenAI(base_url=arguments.base_url, api_key="none") as client:
         model = client.models.list().data[0].id
-        # Models that were trained to call tools decide by themselves: leave tool_choice out.
+        # Omit tool_choice for models that were trained to call tools: they decide by themselves.
         asked = client.chat.completions.create(
             model=model, messages=messages, tools=[WEATHER], tool_choice="required", seed=1,
             parallel_tool_calls=False,

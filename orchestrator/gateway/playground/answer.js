@@ -1,4 +1,4 @@
-// An answer as a row of tokens, each marked by its source, gathered by rounds.
+// Shows an answer as tokens, each marked by its source and grouped by round.
 
 import { shown, sourceOf } from "./sources.js";
 
@@ -6,7 +6,7 @@ const STEPS = { ArrowLeft: -1, ArrowRight: 1 };
 const NEAR_PX = 24;
 
 export class Answer {
-  // `onChosen` is told of the token that the reader looks at, with its round's number.
+  // Calls `onChosen(description, round)` when the reader chooses a token; `round` is a number.
   constructor(element, onChosen = () => {}) {
     this.element = element;
     this.onChosen = onChosen;
@@ -32,7 +32,7 @@ export class Answer {
     this.element.classList.remove("writing");
   }
 
-  // Takes a round in, for `show` to put on the page.
+  // Adds a round; `show` puts it on the page.
   add(round) {
     const group = document.createElement("span");
     group.className = "round";
@@ -44,13 +44,13 @@ export class Answer {
     this.fresh.append(group);
   }
 
-  // All rounds since the last time at once: where the box ends costs a layout of all of it.
+  // Puts all new rounds on the page at once: reading the box's scroll height lays out all of it.
   show() {
     if (!this.fresh.hasChildNodes()) return;
     const box = this.element;
     const atEnd = box.scrollHeight - box.scrollTop - box.clientHeight < NEAR_PX;
-    box.append(this.fresh); // which leaves it empty
-    if (atEnd) box.scrollTop = box.scrollHeight; // whoever has scrolled back reads on in peace
+    box.append(this.fresh); // this empties the fragment
+    if (atEnd) box.scrollTop = box.scrollHeight; // for readers who have scrolled back, nothing moves
   }
 
   markRound(number) {
@@ -65,10 +65,10 @@ export class Answer {
   }
 
   #forget() {
-    this.groups = []; // by the number of the round
+    this.groups = []; // by round number
     this.tokens = [];
     this.current = null; // the marked group
-    this.chosen = -1; // the place of the token that the reader looks at
+    this.chosen = -1; // index of the token that the reader has chosen
   }
 
   #key(event) {
@@ -80,7 +80,7 @@ export class Answer {
     else if (event.key === "End") at = last;
     else return;
     event.preventDefault();
-    this.show(); // there is no way to scroll to what is not on the page
+    this.show(); // only what is on the page can be scrolled to
     this.#choose(Math.min(Math.max(at, 0), last));
   }
 

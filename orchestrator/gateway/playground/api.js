@@ -1,15 +1,15 @@
-// The server's API, as far as the page needs it. Addresses are relative to the page's.
+// Client of the server's API. Addresses are relative to the page's.
 
 const DONE = "[DONE]";
 const UNAUTHORIZED = 401;
-const KEY = /^[\x21-\x7e]*$/; // a browser cannot even send some of the other characters
+const KEY = /^[\x21-\x7e]*$/; // some other characters cannot even be sent in a header
 
-// What the server, or the way to it, said no with; the message is for people.
+// An error from the server or from the connection to it; the message is for the reader.
 export class Refusal extends Error {
   constructor(message, { status = 0, param = null } = {}) {
     super(message);
     this.status = status;
-    this.param = param; // the field of the request that it is about, where it is about one
+    this.param = param; // the field of the request at fault, if it is one field
   }
 
   get needsKey() {
@@ -17,13 +17,13 @@ export class Refusal extends Error {
   }
 }
 
-// What the server offers. Throws a Refusal.
+// The server's models, strategies and version. Throws a Refusal.
 export async function options(key) {
   const answer = await reached("options", { cache: "no-store", headers: credentials(key) });
   return answer.json();
 }
 
-// Chunks of a streamed completion. Throws a Refusal, or an AbortError once the signal says so.
+// Yields the chunks of a streamed completion. Throws a Refusal, or an AbortError if `signal` aborts.
 export async function* completion(body, key, signal) {
   const headers = { "Content-Type": "application/json", ...credentials(key) };
   const request = { method: "POST", headers, body: JSON.stringify(body), signal };
@@ -55,7 +55,7 @@ async function reached(address, request) {
   return answer;
 }
 
-// Browsers tell a lost connection by a TypeError.
+// Browsers report a lost connection as a TypeError.
 function lost(error, signal) {
   if (signal?.aborted) return signal.reason;
   return error instanceof TypeError ? new Refusal("The server cannot be reached. Does it still run?") : error;
@@ -68,7 +68,7 @@ async function refusal(answer) {
   return new Refusal(words + later(answer), { status: answer.status, param });
 }
 
-// Of proxies it may be a date, of which nothing is said.
+// A proxy may send a date instead of seconds; dates are not shown.
 function later(answer) {
   const seconds = /^\d+$/.exec(answer.headers.get("Retry-After") ?? "");
   return seconds ? `; try again in ${seconds} s` : "";
@@ -84,13 +84,13 @@ async function* events(stream, signal) {
       const whole = (held + value).split("\n\n");
       held = whole.pop();
       for (const event of whole) {
-        if (event.startsWith(":")) continue; // it says that it takes long
+        if (event.startsWith(":")) continue; // a comment: a sign of life during a long wait
         yield event.replace(/^data: /, "");
       }
     }
   } catch (error) {
     throw lost(error, signal);
   } finally {
-    reader.cancel().catch(() => {}); // it may have failed already, which has been told
+    reader.cancel().catch(() => {}); // the stream may have failed; that error is thrown above
   }
 }

@@ -1,4 +1,4 @@
-// Figures of a run, and its speed beside plain decoding's.
+// Shows the figures of a run, and its speed compared with plain decoding.
 
 import { firstDifference } from "./run.js";
 
@@ -9,7 +9,7 @@ export function oneDecimal(number) {
 }
 
 export class Figures {
-  // Tokens a second of the last plain run, which later runs are shown against.
+  // Tokens per second of the last plain run; later runs are compared with it.
   plainSpeed = 0;
 
   show(run) {
@@ -40,7 +40,7 @@ export class Comparison {
     byId("answer-name").classList.add("sr-only");
   }
 
-  // Both bars, in tokens a second.
+  // Sets both bars, in tokens per second.
   speeds(drafted, plain) {
     const most = Math.max(drafted, plain);
     for (const [name, speed] of [["drafted", drafted], ["plain", plain]]) {

@@ -1,4 +1,4 @@
-// The sources with their counts; pressing one sets its tokens off from the others.
+// Lists the sources with their token counts; pressing one highlights its tokens.
 
 import { SOURCES } from "./sources.js";
 

@@ -1,4 +1,4 @@
-// The page: a request goes out, rounds come in.
+// The page: sends a request and shows its rounds as they arrive.
 
 import { Answer } from "./answer.js";
 import { completion, options, Refusal } from "./api.js";
@@ -27,12 +27,12 @@ class Page {
     this.comparison = new Comparison();
     this.slider = byId("round");
     this.shownRun = null;
-    this.writing = null; // of a comparison's two the one that tokens come for
+    this.writing = null; // the run that receives tokens; a comparison has two runs
     this.stopping = null;
     this.#listen();
   }
 
-  // Waits for a server that can say what it offers.
+  // Asks the server what it offers, until it answers.
   async meet() {
     for (;;) {
       try {
@@ -47,7 +47,8 @@ class Page {
     }
   }
 
-  // One run, or the same by plain decoding after it: never both at once, which would cost speed.
+  // Runs the request, and if `compared` repeats it with plain decoding afterwards: at the same time,
+  // the two would slow each other down.
   async run({ compared }) {
     if (this.stopping) return;
     byId("error").hidden = true;
@@ -109,7 +110,7 @@ class Page {
         shown.soon();
       }
     } finally {
-      shown.now(); // a frame later it might be the next run's turn
+      shown.now(); // by the next frame, another run may have begun
       answer.close();
     }
     return run;
@@ -201,9 +202,9 @@ function pause(ms) {
   return new Promise((resolve) => setTimeout(resolve, ms));
 }
 
-// Rounds may come faster than a screen shows them.
+// Shows at most once per frame: rounds may arrive faster than the screen is drawn.
 class OncePerFrame {
-  frame = 0; // that will show what has come; 0 where all has been shown
+  frame = 0; // id of the requested frame; 0 if everything is shown
 
   constructor(show) {
     this.show = show;
@@ -228,7 +229,7 @@ function models({ model, draft_model: draft, version }) {
 function ended(run, seed) {
   const why = ENDS.get(run.finishReason) ?? run.finishReason;
   const said = [counted(run.tokens.length, "token")];
-  if (run.speed) said.push(`${oneDecimal(run.speed)} a second`); // a single token has none
+  if (run.speed) said.push(`${oneDecimal(run.speed)} a second`); // a single token has no speed
   said.push(`seed ${seed}`);
   if (run.fallbacks) said.push(`${counted(run.fallbacks, "round")} without the drafter`);
   return `Ended ${why}: ${said.join(", ")}`;

@@ -1,4 +1,4 @@
-// The form: what the reader asks for, with a seed in any case, so that it can be asked again.
+// The request form. Every request has a seed, so that it can be repeated.
 
 import { STRATEGIES } from "./sources.js";
 
@@ -25,7 +25,7 @@ export class RequestForm {
     this.fields = form.elements;
     this.#offerExamples();
     this.fields.strategy.addEventListener("change", () => this.#tellStrategy());
-    this.fields.prompt.value ||= EXAMPLES.get("A function"); // browsers may have kept one's own
+    this.fields.prompt.value ||= EXAMPLES.get("A function"); // browsers may have restored the reader's own
     form.addEventListener("input", ({ target }) => target.setCustomValidity(""));
   }
 
@@ -44,9 +44,9 @@ export class RequestForm {
     return this.fields.key.value.trim();
   }
 
-  // The body of a completion; null where a number is none, which the browser then tells.
+  // The body of a completion request; null if a field is invalid, which the browser then reports.
   body() {
-    for (const field of this.fields) field.setCustomValidity(""); // it may be right by now
+    for (const field of this.fields) field.setCustomValidity(""); // an earlier error may be corrected
     if (!this.form.reportValidity()) return null;
     const { prompt, strategy, temperature, seed } = this.fields;
     return {
@@ -59,7 +59,7 @@ export class RequestForm {
     };
   }
 
-  // Which buttons do something; the focus stays on one that does.
+  // Enables the buttons that have an effect now; if the focus was on another one, moves it.
   running(is) {
     const { run, compare, stop } = this.fields;
     const lost = is ? [run, compare] : [stop];
@@ -69,7 +69,7 @@ export class RequestForm {
     if (moves) (is ? stop : run).focus({ preventScroll: true });
   }
 
-  // Tells a refusal beside the field that it is about; returns whether it is about one.
+  // Shows a refusal beside the field at fault; returns whether there is such a field.
   blame({ message, needsKey, param }) {
     if (needsKey) this.form.querySelector("#access").open = true;
     const name = needsKey ? "key" : param?.split(".").at(-1).replace("_", "-");
@@ -79,7 +79,7 @@ export class RequestForm {
     return field !== null;
   }
 
-  // Waits until the reader has typed one in.
+  // Waits until the reader has entered another key.
   anotherKey() {
     this.form.querySelector("#access").open = true;
     return new Promise((resolve) => {
@@ -90,7 +90,8 @@ export class RequestForm {
   #offerExamples() {
     const { example, prompt } = this.fields;
     for (const name of EXAMPLES.keys()) example.append(new Option(name));
-    // Arrow keys choose at once: the focus has to stay, and what is replaced must not be lost.
+    // Arrow keys select an example at once, so the focus must stay here, and it must be possible to
+    // undo the replacement.
     example.addEventListener("change", () => {
       if (example.value) replaced(prompt, EXAMPLES.get(example.value));
       example.focus();
@@ -106,7 +107,7 @@ export class RequestForm {
   }
 }
 
-// Only what is written as if it were typed in can be undone.
+// Replaces the text as if it were typed, because browsers undo only such changes.
 function replaced(area, text) {
   area.focus();
   area.select();

@@ -1,4 +1,4 @@
-// One generation as the page knows it: its tokens, its rounds, and figures while it goes on.
+// One generation as the page sees it: its tokens, rounds and current figures.
 
 export class Run {
   constructor() {
@@ -13,8 +13,8 @@ export class Run {
     this.lastAt = 0;
   }
 
-  // Takes in a chunk; returns the round that it tells of. The first one is the prefill's: it has
-  // a token and no draft, and counts as round 0.
+  // Adds a chunk and returns its round, or null if it has none. Round 0 is the prefill: it has a
+  // token and no draft.
   take(chunk) {
     this.metrics = chunk.metrics ?? this.metrics;
     const choice = chunk.choices[0];
@@ -23,7 +23,7 @@ export class Run {
     const { tokens, draft, accepted_nodes: acceptedNodes, draft_end: end } = choice.trace;
     const before = this.tokens.at(-1)?.text ?? "";
     const number = this.rounds.length;
-    const accepted = acceptedNodes.slice(0, tokens.length); // what came after the end is dropped
+    const accepted = acceptedNodes.slice(0, tokens.length); // nodes after the end of the text are dropped
     const round = { number, tokens, draft, accepted, end, before };
     this.rounds.push(round);
     this.tokens.push(...tokens);
@@ -35,7 +35,7 @@ export class Run {
     return round;
   }
 
-  // Tokens a second after the first: as the page sees it, at the end as the server measured it.
+  // Tokens per second after the first token: measured by the page, and at the end by the server.
   get speed() {
     if (this.metrics) return this.metrics.timings.tokens_per_second;
     const seconds = (this.lastAt - this.firstAt) / 1000;
@@ -51,18 +51,18 @@ export class Run {
     return this.drafted ? this.accepted / this.drafted : 0;
   }
 
-  // Rounds that wanted the drafter and had to do without.
+  // Rounds that wanted the drafter but ran without it.
   get fallbacks() {
     return this.metrics?.speculative_decoding.fallback_rounds ?? 0;
   }
 
-  // Tokens that rounds brought; the first came with the prefill.
+  // Number of tokens from rounds, without the prefill's token.
   get #decoded() {
     return this.tokens.length - (this.rounds[0]?.tokens.length ?? 0);
   }
 }
 
-// The first place in which two runs have different tokens; -1 where they are the same.
+// Index of the first token in which two runs differ; -1 if all are equal.
 export function firstDifference(one, other) {
   const longest = Math.max(one.tokens.length, other.tokens.length);
   for (let at = 0; at < longest; at += 1) {

@@ -1,4 +1,4 @@
-// Where tokens come from. The letter stands for the source where there is no room for its name.
+// The sources of tokens. The letter stands for the source where its name does not fit.
 
 export const TARGET = "target";
 
@@ -17,7 +17,7 @@ export function sourceOf(name) {
 
 const INVISIBLE = new Map([[" ", "␣"], ["\n", "↵"], ["\t", "⇥"], ["\r", "␍"]]);
 
-// A token as one short line, its blanks visible.
+// A token's text as one short line, with visible white space.
 export function shown(text, most = 16) {
   const letters = Array.from(text, (letter) => INVISIBLE.get(letter) ?? letter);
   if (!letters.length) return "∅";

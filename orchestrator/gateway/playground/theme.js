@@ -1,4 +1,4 @@
-// Not a module: it runs before the first paint, so that no page flashes in the wrong theme.
+// Not a module, so that it runs before the first paint: no flash in the wrong theme.
 (() => {
   const THEMES = ["system", "light", "dark"];
   const PLACE = "draftloop-theme";
@@ -16,7 +16,7 @@
     try {
       localStorage.setItem(PLACE, name);
     } catch {
-      // It then holds for this visit.
+      // Without storage, the theme lasts for this visit only.
     }
   }
 

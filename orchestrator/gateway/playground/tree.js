@@ -1,4 +1,4 @@
-// A round's draft tree as a picture, and in words for who cannot see it.
+// Draws a round's draft tree, and describes it in words for screen readers.
 
 import { DRAFT_ENDS, shown, sourceOf } from "./sources.js";
 import { laidOut } from "./tree_layout.js";

@@ -1,9 +1,9 @@
-// Where the nodes of a draft tree go: a column a depth, a row a leaf, what was accepted on top.
+// Lays out a draft tree: one column per depth, one row per leaf, the accepted path on top.
 
 export const ROOT = -1;
 
-// A round as nodes with `column` and `row`. The first is the last committed token, the root; the
-// bonus token, where there is one, is a child of the last accepted node.
+// Returns the nodes of a round with `column` and `row`. The first is the root, the last committed
+// token; the bonus token, if there is one, is a child of the last accepted node.
 export function laidOut(round) {
   const root = { text: round.before, kind: "root", source: "target", children: [], column: 0 };
   const accepted = new Set(round.accepted);
@@ -31,7 +31,7 @@ function place(node, above) {
 
 const WORTH = { accepted: 2, bonus: 2, rejected: 0 };
 
-// Depth first; a first child continues its parent's row, so that chains run straight.
+// Depth first; the first child is in its parent's row, so that chains are straight.
 function assignRows(root) {
   let free = 0;
   const waiting = [root];
