@@ -21,7 +21,11 @@ EARLY, TORCH, GRPC = "pydantic_core", "libtorch_cpu", "cygrpc"
 
 
 def has_loaded(process: subprocess.Popen[str], library: str) -> bool:
-    return any(library in mapped.path for mapped in psutil.Process(process.pid).memory_maps())
+    try:
+        mapped = psutil.Process(process.pid).memory_maps()
+    except psutil.ZombieProcess:  # it has ended, as the caller will find
+        return False
+    return any(library in each.path for each in mapped)
 
 
 def started(*command: str, log: Path) -> subprocess.Popen[str]:
