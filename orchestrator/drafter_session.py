@@ -24,8 +24,8 @@ class DrafterSession(Session[DrafterStream]):
     """A session that rounds do without until it `is_due`.
 
     Its state is the task that opens it: None before opening and after a loss, running while the
-    drafter prefills, and done once it can draft. Once a drafter has refused
-    the request, the session is never opened again.
+    drafter prefills, and done once it can draft. Once a drafter has refused the request, the
+    session is never opened again.
     """
 
     def __init__(self, replicas: Replicas, terms: SessionTerms, *, target: ModelInfo) -> None:
@@ -101,7 +101,7 @@ class DrafterSession(Session[DrafterStream]):
             raise self._failed(mistake) from None
         self._worked()
         tree = within(draft.tree, self._target.vocabulary_size)
-        return dataclasses.replace(draft, tree=tree)
+        return draft if tree is draft.tree else dataclasses.replace(draft, tree=tree)
 
     async def _ready(self, committed: Sequence[int]) -> DrafterStream:
         """The open stream. Raises Unavailable if there is none; starts opening if necessary."""

@@ -90,7 +90,7 @@ def part(tree: DraftTree, nodes: list[int]) -> DraftTree:
 
 
 def within(tree: DraftTree, vocabulary_size: int) -> DraftTree:
-    """The tree without tokens that a model of so many has not, and without what follows them."""
+    """The tree without tokens outside a vocabulary of this size, and without their descendants."""
     if max(tree.token_ids, default=0) < vocabulary_size:
         return tree
     known = {ROOT}
