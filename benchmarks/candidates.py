@@ -129,7 +129,7 @@ def rankings(
 ) -> list[list[int]]:
     """A draft model's best tokens for every position of the text; empty for the first one."""
     sampler = Sampler(sampling, model.vocabulary_size, model.device)
-    sampler.cool(DRAFT_TEMPERATURE)
+    sampler.scale_temperature(DRAFT_TEMPERATURE)
     positions = range(1, len(text))
     best = sampler.best(logits_of(model, text), positions, [()] * len(positions), MOST_OFFERS)
     return [[], *best.token_ids]

@@ -11,9 +11,9 @@ from benchmarks.settings import (
     LEAST_TOKENS,
     add_quantization,
     at_least,
+    default_output,
     names,
     read_temperature,
-    unless_told,
 )
 from benchmarks.systems import METHODS, PROFILES
 
@@ -58,7 +58,7 @@ def _completed(parser: argparse.ArgumentParser, settings: argparse.Namespace) ->
             parser.error(f"--{name}: not with --server, which runs already")
         if not given and not settings.server:
             setattr(settings, name, default)
-    settings.out = settings.out or (Path("load") if settings.server else unless_told("load"))
+    settings.out = settings.out or (Path("load") if settings.server else default_output("load"))
     return settings
 
 

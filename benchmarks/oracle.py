@@ -28,7 +28,7 @@ from benchmarks.output import as_command, prepare
 from benchmarks.perfect_tree import CandidateSource, PerfectRound, perfect_rounds
 from benchmarks.prompts import MAIN_WORKLOADS, Prompt, material_of
 from benchmarks.recorded_costs import points_of, read_profiles
-from benchmarks.settings import LEAST_TOKENS, RESULTS, at_least, read_temperature, unless_told
+from benchmarks.settings import LEAST_TOKENS, RESULTS, at_least, default_output, read_temperature
 from benchmarks.systems import PROFILES, SOURCES
 from benchmarks.table import sampling as in_words
 from benchmarks.workload import FIRST_SEED
@@ -208,7 +208,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=at_least(1))
     parser.add_argument("--costs", default=str((RESULTS / "zen4.json").relative_to(REPOSITORY)),
                         help="results whose costs of forwards count")  # fmt: skip
-    parser.add_argument("--out", default=str(unless_told("oracle.json").relative_to(REPOSITORY)))
+    parser.add_argument("--out", default=str(default_output("oracle.json").relative_to(REPOSITORY)))
     settings = parser.parse_args(arguments)
     prepare(Path(settings.out))
     profiles = read_profiles([settings.costs])
@@ -223,12 +223,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         }
         found += measure(settings, Pair(settings.threads, draft), costs)
     show(Console(), found)
-    said = {
+    header = {
         "settings": vars(settings),
         "machine": describe_machine(),
         "models": fingerprints(drafts),
     }
-    content = {**said, "profiles": profiles, "bounds": [asdict(bound) for bound in found]}
+    content = {**header, "profiles": profiles, "bounds": [asdict(bound) for bound in found]}
     Path(settings.out).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     return 0
 

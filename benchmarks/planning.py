@@ -71,10 +71,10 @@ async def rounds(nodes: int) -> tuple[list[float], list[float], float]:
         proposed = time.perf_counter()
         emitted = going_on[len(committed) : len(committed) + 1 + number % 4]
         committed = committed + emitted
-        said = Verdict((), tuple(emitted), emitted[0], (0,) * len(draft.tree))
+        verdict = Verdict((), tuple(emitted), emitted[0], (0,) * len(draft.tree))
         learnt = time.perf_counter()
         plans.observe(
-            RoundOutcome(committed=committed, new=len(emitted), draft=draft.tree, verdict=said)
+            RoundOutcome(committed=committed, new=len(emitted), draft=draft.tree, verdict=verdict)
         )
         if number >= WARM_UP:
             proposing.append((proposed - began) * 1e6)

@@ -23,10 +23,10 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.machine import available_cores, describe_machine
-from benchmarks.output import as_command, beside, prepare
+from benchmarks.output import as_command, prepare, with_suffixes
 from benchmarks.prompts import held_out_prompts
 from benchmarks.services import stack_of
-from benchmarks.settings import at_least, unless_told
+from benchmarks.settings import at_least, default_output
 from benchmarks.systems import PROFILES
 from draftloop.client import NO_RETRY, AsyncClient
 from draftloop.request import GenerationParameters, SamplingParameters
@@ -49,13 +49,13 @@ class Tenants:
     async def ask(self, prompt: Ids) -> tuple[float, Ids]:
         """Seconds to the first token, and all tokens of the answer."""
         tenant = self._name if self._sharing else f"{self._name} {next(self._numbers)}"
-        said = GenerationParameters(
+        parameters = GenerationParameters(
             token_ids=prompt, sampling=SamplingParameters(temperature=TEMPERATURE), seed=1,
             max_tokens=ANSWER, ignore_eos=True, tenant=tenant,
         )  # fmt: skip
         tokens: list[int] = []
         began, first = time.perf_counter(), 0.0
-        async for piece in self._client.stream(said):
+        async for piece in self._client.stream(parameters):
             first = first or time.perf_counter() - began
             tokens += piece.token_ids
         return first, tuple(tokens)
@@ -93,14 +93,14 @@ async def measure(address: str, repeats: int) -> tuple[dict[bool, Seen], bool]:
         for repeat in range(repeats):
             for name, kind in (("chat", chat), ("burst", burst)):
                 text = _text(2 * repeat + (kind is burst))
-                said: list[list[Ids]] = []
+                all_answers: list[list[Ids]] = []
                 for sharing in (False, True) if repeat % 2 else (True, False):
                     tenants = Tenants(client, f"{name} {repeat} {sharing}", sharing=sharing)
                     seen, answers = await kind(tenants, text)
-                    said.append(answers)
+                    all_answers.append(answers)
                     for what, seconds in seen.items():
                         times[sharing][what] += seconds
-                equal = equal and said[0] == said[1]
+                equal = equal and all_answers[0] == all_answers[1]
     return times, equal
 
 
@@ -120,9 +120,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--profile", choices=PROFILES, default="300M")
     parser.add_argument("--repeats", type=at_least(1), default=3)
-    parser.add_argument("--out", type=Path, default=unless_told("prefixes"))
+    parser.add_argument("--out", type=Path, default=default_output("prefixes"))
     options = parser.parse_args(arguments)
-    (file,) = beside(options.out, ".json")
+    (file,) = with_suffixes(options.out, ".json")
     prepare(file)
     config = stack_of(PROFILES[options.profile], available_cores(), prefix_caching=True)
     with Stack(config, on_ready=lambda process: print(f"{process.role} is ready")) as stack:

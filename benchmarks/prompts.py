@@ -186,7 +186,7 @@ MAIN_WORKLOADS: dict[str, Callable[[int], Material]] = {
 WORKLOADS = {**MAIN_WORKLOADS, "json": structured}
 
 
-def at_hand(
+def available_materials(
     names: Iterable[str], count: int, leave_out: Callable[[str], object]
 ) -> Iterator[tuple[str, Material]]:
     """Workloads whose prompts are available; for others, `leave_out` is called with the reason."""
@@ -204,7 +204,9 @@ def material_of(names: Collection[str], count: int) -> dict[str, Material]:
 
     Raises InvalidInput if none is.
     """
-    found = dict(at_hand(names, count, lambda why: sys.stderr.write(f"left out: {why}\n")))
+    found = dict(
+        available_materials(names, count, lambda why: sys.stderr.write(f"left out: {why}\n"))
+    )
     if not found:
         rule = "must be some whose prompts are on this machine"
         raise InvalidInput("workloads", rule, ", ".join(names))

@@ -70,11 +70,11 @@ class Services:
         chosen = METHODS[method]
         return parameters(chosen.speculation, f"{case.workload}, {chosen.pool}", case)
 
-    async def _generate(self, said: GenerationParameters, show: Show | None) -> Outcome:
+    async def _generate(self, parameters: GenerationParameters, show: Show | None) -> Outcome:
         token_ids: list[int] = []
         steps: list[tuple[float, int]] = []
         asked = time.perf_counter()
-        pieces = self._client.stream(said)
+        pieces = self._client.stream(parameters)
         async for piece in pieces:
             if piece.token_ids:
                 steps.append((time.perf_counter() - asked, len(piece.token_ids)))
@@ -93,9 +93,9 @@ class RunningServer(Services):
 
     @staticmethod
     def _asked(method: str, case: Case) -> GenerationParameters:
-        said = METHODS[method].speculation
-        scope = PhraseScope.PRIVATE if said.phrases.reads else said.phrases
-        asked = parameters(dataclasses.replace(said, phrases=scope), "", case)
+        speculation = METHODS[method].speculation
+        scope = PhraseScope.PRIVATE if speculation.phrases.reads else speculation.phrases
+        asked = parameters(dataclasses.replace(speculation, phrases=scope), "", case)
         return dataclasses.replace(asked, text=case.prompt.text, token_ids=None)
 
 
@@ -152,8 +152,8 @@ def connected(address: str) -> Iterator[RunningServer]:
 
     Raises StartupFailure if there is a client certificate but no CA.
     """
-    said = (os.environ.get(name) for name in (CA, CERTIFICATE, KEY))
-    ca, certificate, key = (Path(file) if file else None for file in said)
+    files = (os.environ.get(name) for name in (CA, CERTIFICATE, KEY))
+    ca, certificate, key = (Path(file) if file else None for file in files)
     tls = tls_of(ca, certificate, key, os.environ.get(SERVER_NAME, ""))
     client = AsyncClient(address, api_key=os.environ.get(API_KEY), tls=tls, retry=NO_RETRY)
     with _loop_of(client) as runner:

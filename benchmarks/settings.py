@@ -81,7 +81,7 @@ def read_settings(arguments: Sequence[str] | None, description: str = "") -> arg
     return _completed(settings)
 
 
-def unless_told(name: str) -> Path:
+def default_output(name: str) -> Path:
     """Default path of a benchmark's results: beside the records, under a name that git ignores."""
     return RESULTS / f"bench-{name}"
 
@@ -105,7 +105,7 @@ def _completed(settings: argparse.Namespace) -> argparse.Namespace:
     return settings
 
 
-def said(settings: argparse.Namespace) -> dict[str, Any]:
+def recorded_settings(settings: argparse.Namespace) -> dict[str, Any]:
     """The settings that are stored in the results."""
     return {key: value for key, value in vars(settings).items() if key not in ("out", "resume")}
 

@@ -68,7 +68,7 @@ class Round:
 
 async def rounds(deployment: Deployment, strategy: str, prompt: Prompt) -> list[Round]:
     """All rounds of one continuation."""
-    said = GenerationParameters(
+    parameters = GenerationParameters(
         token_ids=prompt.token_ids,
         sampling=SamplingParameters(temperature=0.8),
         seed=5,
@@ -77,7 +77,7 @@ async def rounds(deployment: Deployment, strategy: str, prompt: Prompt) -> list[
         speculation=Speculation(strategy=strategy, max_draft_tokens=FIXED_NODES.get(strategy)),
     )
     reader = RequestReader(deployment.settings, deployment.tokenizer, deployment.grammars)
-    request = await reader.read(said, deployment.verifier)
+    request = await reader.read(parameters, deployment.verifier)
     generation = deployment.generation(request, Deadline(None))
     seen: list[Round] = []
     observe = generation.drafting.observe

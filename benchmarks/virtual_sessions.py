@@ -57,9 +57,9 @@ def installed(world: World) -> Iterator[None]:
     """Within the context, deployments use this module's sessions and the world's clock."""
     around = NS_PER_MS * world.around.plan
 
-    def propose(session: PhraseSession, *said: Any, **options: Any) -> DraftTree:
+    def propose(session: PhraseSession, *arguments: Any, **options: Any) -> DraftTree:
         world.clock.advance(around)
-        return plan(session, *said, **options)
+        return plan(session, *arguments, **options)
 
     plan = PhraseSession.propose
     with contextlib.ExitStack() as stack:

@@ -26,7 +26,9 @@ class Ahead:
             return
         self._ended, self._timings = False, ServiceTimings()
         task = self._strategy.ahead(self._is_wanted)
-        self._under_way = self._engine.awaited(task, self._timings, self._strategy.session.slot)
+        self._under_way = self._engine.submit_awaitable(
+            task, self._timings, self._strategy.session.slot
+        )
 
     async def end(self) -> int:
         """Waits for the running forward, if any; returns how many forwards were run ahead."""
@@ -48,4 +50,4 @@ class Ahead:
 
     def _is_wanted(self) -> bool:
         """Called on the engine's thread. Sessions that wait for a draft have precedence."""
-        return not self._ended and self._engine.alone
+        return not self._ended and self._engine.is_alone

@@ -30,12 +30,12 @@ from draftloop.tree import ROOT
 @compiled
 def remember(tree: Tree, tokens: Whole, shares: Floats) -> None:
     """Stores the draft model's best tokens after the ends, which were just run."""
-    width = min(tokens.shape[1], tree.said_tokens.shape[1])
+    width = min(tokens.shape[1], tree.model_tokens.shape[1])
     for place in range(tree.state[0].ends):
         row = tree.nodes[tree.ends[place]].row
-        tree.said_tokens[row, :width] = tokens[place, :width]
-        tree.said_shares[row, :width] = shares[place, :width]
-        tree.said_shares[row, width:] = 0.0
+        tree.model_tokens[row, :width] = tokens[place, :width]
+        tree.model_shares[row, :width] = shares[place, :width]
+        tree.model_shares[row, width:] = 0.0
 
 
 class Offered(NamedTuple):
@@ -74,9 +74,14 @@ def weigh(tree: Tree, learned: Learned, guesses: Offered, tokens: Whole) -> None
         known = tree.nodes[guesses.nodes[guess]]
         known.judged_by = BY_REVIEWS
         known.is_first = tokens[guesses.places[guess], 0] == known.token
-        known.heard, known.told = log_odds(guesses.shares[guess]), log_odds(known.estimate)
-        whose = SMALLER if known.source == SOURCE else FREE
-        known.estimate = chance(learned.reviews, whose, known.heard, known.told, known.is_first)
+        known.share_odds, known.offer_odds = (
+            log_odds(guesses.shares[guess]),
+            log_odds(known.estimate),
+        )
+        source = SMALLER if known.source == SOURCE else FREE
+        known.estimate = chance(
+            learned.reviews, source, known.share_odds, known.offer_odds, known.is_first
+        )
 
 
 @compiled
@@ -144,11 +149,11 @@ def take_known(tree: Tree, learned: Learned) -> None:
     Only the best tokens are stored, so an offered node that is not among them has share 0.
     """
     state = tree.state[0]
-    ends, width = int(state.ends), tree.said_tokens.shape[1]
+    ends, width = int(state.ends), tree.model_tokens.shape[1]
     tokens, shares = np.zeros((ends, width), np.int64), np.zeros((ends, width))
     for place in range(ends):
         row = tree.nodes[tree.ends[place]].row
-        tokens[place], shares[place] = tree.said_tokens[row], tree.said_shares[row]
+        tokens[place], shares[place] = tree.model_tokens[row], tree.model_shares[row]
     guesses = offered(tree)
     for known in range(len(guesses.nodes)):
         place = guesses.places[known]
@@ -171,8 +176,15 @@ def judge(tree: Tree, learned: Learned, emitted: Whole) -> None:
                 if known.judged_by == BY_CALIBRATION:
                     count(learned.calibration, known.cell, right)
                 elif known.judged_by == BY_REVIEWS:
-                    whose = SMALLER if known.source == SOURCE else FREE
-                    learn(learned.reviews, whose, known.heard, known.told, known.is_first, right)
+                    source = SMALLER if known.source == SOURCE else FREE
+                    learn(
+                        learned.reviews,
+                        source,
+                        known.share_odds,
+                        known.offer_odds,
+                        known.is_first,
+                        right,
+                    )
                 if right:
                     following = node
         if following == MISSING:

@@ -10,7 +10,7 @@ from draftloop.tree import ROOT
 from phrase_store.stops import is_among
 
 # Values of `why`: the reason that growth ended.
-NOTHING_OPEN, TOO_DEAR = 1, 2
+NOTHING_OPEN, TOO_EXPENSIVE = 1, 2
 
 
 @compiled
@@ -98,11 +98,11 @@ def next_ends(tree: Tree, economy: Floats) -> None:
         state.why = NOTHING_OPEN
         return
     if plan.delta >= 0:
-        goes_on = state.expected - before > plan.delta
+        is_worthwhile = state.expected - before > plan.delta
     else:
         reach = 0.0
         for end in tree.ends[: state.ends]:
             reach += tree.nodes[end].reach
-        goes_on = pays(economy, reach, plan.tokens_per_second, plan.node_price)
-    if not goes_on:
-        state.why, state.ends = TOO_DEAR, 0
+        is_worthwhile = pays(economy, reach, plan.tokens_per_second, plan.node_price)
+    if not is_worthwhile:
+        state.why, state.ends = TOO_EXPENSIVE, 0

@@ -24,7 +24,7 @@ class InvalidInput(DraftloopError):
         self._describe(field, f"{rule}; got {shortened(repr(value), SHOWN_VALUE_LENGTH)}")
 
     @classmethod
-    def passed_on(cls, field: str, description: str) -> Self:
+    def from_description(cls, field: str, description: str) -> Self:
         """An error with another component's description of the mistake, unchanged."""
         error = cls.__new__(cls)
         error._describe(field, description)

@@ -42,11 +42,11 @@ class MaxGram:
         text = self._text
         for token in token_ids:
             if text:
-                self._place(text[-LONGEST_SUFFIX:])
+                self._record_position(text[-LONGEST_SUFFIX:])
                 self._count(text[-1], token)
             text.append(token)
 
-    def _place(self, recent: array[int]) -> None:
+    def _record_position(self, recent: array[int]) -> None:
         """Records the text's end as the latest position after each run of tokens that ends there.
 
         `recent` holds the last tokens of the text, up to LONGEST_SUFFIX.
@@ -56,7 +56,7 @@ class MaxGram:
         before = places.get(run)
         places[run] = len(text)
         while before is not None:
-            shared = self._alike(before, recent, length)
+            shared = self._matching_length(before, recent, length)
             length = shared + 1
             if length <= min(LONGEST_SUFFIX, before):  # the run one token longer differs
                 places[text[before - length : before].tobytes()] = before
@@ -64,7 +64,7 @@ class MaxGram:
                 break
             before = places.pop(recent[-length:].tobytes(), None)
 
-    def _alike(self, place: int, recent: array[int], least: int) -> int:
+    def _matching_length(self, place: int, recent: array[int], least: int) -> int:
         """How many tokens before `place` equal the last of `recent`; `least` are known to."""
         text, most = self._text, min(place, len(recent))
         while least < most and text[place - 1 - least] == recent[-1 - least]:
@@ -124,5 +124,5 @@ class MaxGram:
             longer = self._next_places.get(recent[-1 - matched :].tobytes())
             if longer is None:
                 break
-            place, matched = longer, self._alike(longer, recent, matched + 1)
+            place, matched = longer, self._matching_length(longer, recent, matched + 1)
         return place, matched

@@ -84,12 +84,12 @@ class ModelInfo:
 
     def require_same_model(self, other: ModelInfo) -> None:
         """Raises Mismatch, naming both, unless replicas of the two would write the same text."""
-        ours, theirs = (
+        expected, found = (
             f"{model.model_name} with fingerprint {model.model_fingerprint} in {model.format}"
             for model in (self, other)
         )
         if (self.model_fingerprint, self.format) != (other.model_fingerprint, other.format):
-            raise Mismatch(f"replicas must serve one model: the first has {ours}, this {theirs}")
+            raise Mismatch(f"replicas must serve one model: the first has {expected}, this {found}")
 
     def require_protocol(self) -> None:
         """Raises Mismatch unless the service speaks this protocol version."""

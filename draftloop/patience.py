@@ -24,7 +24,7 @@ class Patience:
     def __post_init__(self) -> None:
         self._wait = self.shortest
 
-    def takes(self, pays: bool, at_least: float = 0.0) -> bool:
+    def should_try(self, pays: bool, at_least: float = 0.0) -> bool:
         """Whether to do it now, because it pays or because a try is due; call it once per round.
 
         `at_least`: the minimum number of rounds between the last time and a try, given what a try

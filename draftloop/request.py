@@ -177,9 +177,9 @@ class GenerationRequest:
     open_ended: bool = False
     origin: int = field(default_factory=lambda: secrets.randbits(64))
 
-    def likely_left(self, held: int) -> int:
-        """Estimated number of tokens to come when the session holds `held` tokens."""
-        left = len(self.prompt) + self.max_tokens - held
+    def expected_remaining(self, length: int) -> int:
+        """Estimated number of tokens to come when the session holds `length` tokens."""
+        left = len(self.prompt) + self.max_tokens - length
         return min(left, LIKELY_ANSWER) if self.open_ended else left
 
     @property
@@ -189,11 +189,11 @@ class GenerationRequest:
 
     def without_recycling(self) -> Self:
         """The same request; for `fused`, without recycling if there are other free sources."""
-        said = self.speculation
-        if not (said.fused.own_text or said.fused.phrases):
+        speculation = self.speculation
+        if not (speculation.fused.own_text or speculation.fused.phrases):
             return self
-        fused = replace(said.fused, recycling=False)
-        return replace(self, speculation=replace(said, fused=fused))
+        fused = replace(speculation.fused, recycling=False)
+        return replace(self, speculation=replace(speculation, fused=fused))
 
     @property
     def successors(self) -> int:

@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from models import attention
 from models.architecture import CONFIGURATIONS, LARGE_DRAFTER_LAYERS, build, thinned
-from models.checkpoint import BUNDLED, Checkpoint, left_by
+from models.checkpoint import BUNDLED, Checkpoint, state_of_run
 from models.layout import (
     DRAFTER_DIR,
     DRAFTERS,
@@ -85,11 +85,11 @@ class Distillation:
 
     def divergence(self, wanted: Tensor, drafted: Tensor, temperature: float) -> Tensor:
         """Divergence of the draft model from the teacher; logits [N, vocabulary]."""
-        said = tempered_divergence(wanted, drafted, temperature)
+        loss = tempered_divergence(wanted, drafted, temperature)
         if not self.overlap_share:
-            return said
+            return loss
         rejected = tempered_rejection(wanted, drafted, temperature)
-        return (1 - self.overlap_share) * said + self.overlap_share * rejected
+        return (1 - self.overlap_share) * loss + self.overlap_share * rejected
 
 
 def tempered_divergence(wanted: Tensor, drafted: Tensor, temperature: float) -> Tensor:
@@ -131,7 +131,7 @@ def first_state(
         state, name = Checkpoint.load(setting.file), setting.file.stem
     elif options.start_from or checkpoint_file(options.model).exists():
         name = options.start_from or options.model
-        state = Checkpoint.begun(left_by(name, MODELS_DIR / options.model).model)
+        state = Checkpoint.begun(state_of_run(name, MODELS_DIR / options.model).model)
     elif options.model == LARGE_DRAFTER_DIR.name:
         return Checkpoint.begun(thinned(teacher, LARGE_DRAFTER_LAYERS))
     else:

@@ -102,7 +102,7 @@ async def reading(deadline: Deadline) -> AsyncIterator[None]:
     """
     try:
         with counting_refusals():
-            async with deadline.bounding():
+            async with deadline.enforced():
                 yield
     except asyncio.CancelledError:
         if deadline.reached:  # gRPC noticed it before we did, and cancelled the call

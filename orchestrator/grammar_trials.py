@@ -58,7 +58,7 @@ class GrammarTrials:
         if len(self._found) > MOST_REMEMBERED:
             self._found.popitem(last=False)
         if wrong is not None:
-            raise InvalidInput.passed_on(grammar.field, wrong)
+            raise InvalidInput.from_description(grammar.field, wrong)
 
     async def close(self) -> None:
         """Ends the processes."""
@@ -116,7 +116,7 @@ class _Trials:
         if unfit is not None:
             await trials.end()
             rule = f"cannot be followed with this model's tokenizer ({unfit})"
-            raise InvalidInput.passed_on("grammar", rule)
+            raise InvalidInput.from_description("grammar", rule)
         return trials
 
     async def ask(self, grammar: Grammar) -> str | None:

@@ -8,7 +8,7 @@ from typing import Protocol
 from draftloop.lookahead import LookaheadParameters, LookaheadWindow
 from draftloop.ngram_pool import NgramPool
 from draftloop.phrase import MAX_CONTEXT
-from draftloop.pieces import at_once
+from draftloop.pieces import run_at_once
 from draftloop.tree import ROOT, DraftBudget, DraftTree, TokenSource, Verdict
 from draftloop.tree_builder import TreeBuilder
 from phrase_store.session import PhraseSession
@@ -88,7 +88,7 @@ class LookaheadSource:
         If the budget has no room for both, up to half of it is kept for the window, which is where
         new n-grams come from.
         """
-        at_once(self._reading)
+        run_at_once(self._reading)
         depth, nodes = budget.max_depth, budget.max_nodes
         builder = self._ngrams(committed[-1], depth, nodes)
         left = nodes - self._window.reserved(depth, nodes)
@@ -109,7 +109,7 @@ class LookaheadSource:
 
     def observe(self, committed: Sequence[int], new: int, draft: DraftTree, said: Verdict) -> None:
         """Advances the window by the target's predictions, and pools the n-grams that result."""
-        at_once(self._reading)
+        run_at_once(self._reading)
         if draft is self._placed and len(said.node_predictions) == len(draft) > 0:
             self._pool.insert(self._window.advance(said.node_predictions))
         self._pool.extend(committed[len(committed) - new :])

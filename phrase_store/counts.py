@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from draftloop.phrase import MAX_CONTEXT
 from draftloop.runtime.compiling import compiled
-from phrase_store.lanes import LANES, equal_lanes, fetch, how_many, least_lane, lowest
+from phrase_store.lanes import LANES, count_bits, equal_lanes, least_lane, lowest_bit, prefetch
 
 WAYS = LANES  # entries in a bucket
 ALL_WAYS = np.uint32((1 << WAYS) - 1)
@@ -93,10 +93,10 @@ def _way_for(table: Table, start: int, siblings: np.uint32) -> Any:
     replaces one of its own.
     """
     empty = equal_lanes(table.words, start, 0)
-    complete = how_many(siblings) >= MOST_CONTINUATIONS
+    complete = count_bits(siblings) >= MOST_CONTINUATIONS
     if empty and not complete:
         table.state[ENTRIES] += 1
-        return lowest(empty)
+        return lowest_bit(empty)
     table.state[EVICTIONS] += 1
     return least_lane(
         table.words,
@@ -116,7 +116,7 @@ def count_one(table: Table, key: np.uint64, token: int, weight: float) -> None:
     siblings = equal_lanes(table.words, start, fingerprint)
     found = siblings & equal_lanes(table.words, start + TOKEN, token)
     if found:
-        place = start + int(lowest(found))
+        place = start + int(lowest_bit(found))
         units = (decayed(table, place) + weight) * UNIT
     else:
         place = start + int(_way_for(table, start, siblings))
@@ -138,7 +138,7 @@ def _touch(words: Words, text: Integers, first: int, position: int) -> None:
         key = mixed(key, text[earlier])
         start = bucket_of(words, key)
         for line in range(start, start + BUCKET_WORDS, WAYS):
-            fetch(words, line)
+            prefetch(words, line)
 
 
 @compiled

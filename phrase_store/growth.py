@@ -26,7 +26,7 @@ from phrase_store.counts import (
     fingerprint_of,
     mixed,
 )
-from phrase_store.lanes import equal_lanes, lowest
+from phrase_store.lanes import equal_lanes, lowest_bit
 from phrase_store.stops import Stops, is_among
 
 MOST_BLENDED = 16  # tokens considered after one node
@@ -89,7 +89,7 @@ def look_up(table: Table, key: np.uint64, own: bool, row: NodeRecords, known: in
     before = known
     ways = equal_lanes(table.words, start, fingerprint)
     while ways and known - before < MOST_CONTINUATIONS:
-        place = start + int(lowest(ways))
+        place = start + int(lowest_bit(ways))
         ways &= ways - np.uint32(1)
         token = np.int32(table.words[place + TOKEN])
         found = 0
@@ -109,7 +109,7 @@ def look_up(table: Table, key: np.uint64, own: bool, row: NodeRecords, known: in
 
 
 @compiled
-def news(row: NodeRecords, known: int, blended: NodeRecords, found: int) -> int:
+def subtract_counted(row: NodeRecords, known: int, blended: NodeRecords, found: int) -> int:
     """Subtracts from the counts of `row` what longer contexts have already counted.
 
     Sets each continuation's `rank`, its index in `blended`, and adds new tokens there. Returns how
@@ -155,7 +155,7 @@ def blend(
     for level in range(length - 1, -1, -1):
         known = look_up(own, keys[level], True, row, 0)
         known = look_up(shared, keys[level], False, row, known)
-        found = news(row, known, blended, found)
+        found = subtract_counted(row, known, blended, found)
         total = weighted = distinct = 0.0
         for place in range(known):
             count = row[place].own + row[place].others

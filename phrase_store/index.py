@@ -93,7 +93,7 @@ class PhraseIndex:
         self, text: counts.Integers, starts: counts.Totals, contexts: counts.Totals,
         weights: counts.Floats, begin: int, end: int,
     ) -> None:  # fmt: skip
-        """Counts runs (see `counts.count_runs`); does nothing after `let_go`."""
+        """Counts runs (see `counts.count_runs`); does nothing after `free`."""
         with self.lock:
             if self.table.words.size:
                 counts.count_runs(*self.table, text, starts, contexts, weights, begin, end)
@@ -106,7 +106,7 @@ class PhraseIndex:
             if self.table.words is known:  # not let go meanwhile
                 self._exchange(fresh)
 
-    def let_go(self) -> None:
+    def free(self) -> None:
         """Frees the memory. From now on the index is empty and counts nothing."""
         with self.lock:
             self._exchange(_NOTHING.words)

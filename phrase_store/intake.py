@@ -43,12 +43,12 @@ class Intake:
 
     def take(self, records: Sequence[bytes]) -> None:
         """Counts records from the log, except those of requests that `learn` was called for."""
-        said = unpack.unpack(records, self._origins, self._vocabulary_size)
-        if said.cleared:
+        unpacked = unpack.unpack(records, self._origins, self._vocabulary_size)
+        if unpacked.cleared:
             self.forget()
-        unpack.count_into(self._index, said.runs)
-        self._figures.skipped += said.skipped
-        self._figures.received += said.runs.contexts.size
+        unpack.count_into(self._index, unpacked.runs)
+        self._figures.skipped += unpacked.skipped
+        self._figures.received += unpacked.runs.contexts.size
 
     def forget(self) -> None:
         """Forgets everything learned so far."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from draftloop.calibration import Calibration, cell_of, count
 from draftloop.phrase import MAX_CONTEXT, Phrase
-from draftloop.pieces import at_once
+from draftloop.pieces import run_at_once
 from draftloop.tree import ROOT, DraftBudget, DraftTree, TokenSource, Verdict
 from phrase_store.harvest import harvest
 from phrase_store.index import Grown, PhraseIndex, follow, grow
@@ -146,7 +146,7 @@ class PhraseSession:
 
     def insert(self, phrases: Iterable[Phrase]) -> None:
         """Adds phrases to own text, without sharing them."""
-        at_once(self._reading)
+        run_at_once(self._reading)
         if self._own is not None:
             self._own.insert(phrases)
 
@@ -157,7 +157,7 @@ class PhraseSession:
         self._uncounted.append((context[-MAX_CONTEXT:], token_ids))
 
     def _count(self) -> None:
-        at_once(self._reading)
+        run_at_once(self._reading)
         if self._own is not None:
             for context, token_ids in self._uncounted:
                 self._own.extend(context, token_ids)

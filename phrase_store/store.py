@@ -100,10 +100,10 @@ class PhraseStore:
             self._namespaces.move_to_end(name)
             namespace = self._namespaces[name]
         if dropped is not None:
-            threading.Thread(target=self._let_go, args=[dropped], daemon=True).start()
+            threading.Thread(target=self._close_namespace, args=[dropped], daemon=True).start()
         return namespace
 
-    def _let_go(self, namespace: Namespace) -> None:
+    def _close_namespace(self, namespace: Namespace) -> None:
         namespace.close()  # writes waiting phrases, or drops them
         with self._door:
             self._leaving.remove(namespace)
@@ -149,8 +149,8 @@ class PhraseStore:
         if scope.reads:
             namespace = self.namespace(access.target_fingerprint, access.tenant, vocabulary_size)
             shared = namespace.index if drafts_from.shared else None
-            told = publishes or not is_shared(self._settings.phrases_url)
-            if scope is PhraseScope.SHARED and told:
+            is_published = publishes or not is_shared(self._settings.phrases_url)
+            if scope is PhraseScope.SHARED and is_published:
                 teach = partial(self._publish, namespace.name)
             if drafts_from.recycles:
                 table = namespace.successors(vocabulary_size)

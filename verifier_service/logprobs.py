@@ -54,9 +54,9 @@ def _observe(found: PromptLogprobs, logits: Tensor, followers: Sequence[int]) ->
     """Adds the log-probabilities of `followers`, the prompt's tokens after each row."""
     logprobs = logits.float().log_softmax(dim=-1)
     rows = torch.arange(len(followers), device=logits.device)
-    said = logprobs[rows, torch.tensor(followers, device=logits.device)]
-    found.logprobs.extend(said.tolist())
-    found.ranks.extend((1 + (logprobs > said[:, None]).sum(dim=-1)).tolist())
+    chosen = logprobs[rows, torch.tensor(followers, device=logits.device)]
+    found.logprobs.extend(chosen.tolist())
+    found.ranks.extend((1 + (logprobs > chosen[:, None]).sum(dim=-1)).tolist())
     best = logprobs.topk(found.count, dim=-1)
     found.top_token_ids.extend(best.indices.flatten().tolist())
     found.top_logprobs.extend(best.values.flatten().tolist())

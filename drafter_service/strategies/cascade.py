@@ -94,7 +94,7 @@ class Cascade(Chain):
             end = DraftEnd.NODES if limit == budget.max_nodes else DraftEnd.DEPTH
         self.end = end
         draft, self._last_writers = drafted.tree(), drafted.writers
-        return self.remembered(draft, drafted.scores, draft.depths())
+        return self.store_draft(draft, drafted.scores, draft.depths())
 
     def calibrate(
         self, draft: DraftTree, scores: Sequence[float], verdict: Verdict, runs: Sequence[int]

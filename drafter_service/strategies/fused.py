@@ -128,8 +128,8 @@ class Fused(TreeStrategy):
         known.plan(NO_PRICES, together=TOGETHER, most=most, max_depth=depth, least=LEAST_AHEAD)
         try:
             while known.root_is_run and wanted():
-                known.every_end(TOGETHER)
-                if not known.grows:
+                known.open_all_ends(TOGETHER)
+                if not known.has_ends:
                     break
                 if known.all_known:
                     known.take_known()

@@ -53,7 +53,7 @@ class TreeStrategy(Strategy):
         yield from self.grow()
         full = known.choose() == most
         self.proposed_nodes = known.drafted
-        self.end = DraftEnd.DRAFT_COST if known.too_dear else self.ended(full, max_depth)
+        self.end = DraftEnd.DRAFT_COST if known.is_too_expensive else self.ended(full, max_depth)
         return known.build()
 
     @abstractmethod
@@ -63,7 +63,7 @@ class TreeStrategy(Strategy):
     def grow(self) -> Task[None]:
         """Runs the ends and adds their best children, as planned, until nothing more pays."""
         known = self.candidates
-        while known.grows:
+        while known.has_ends:
             if passes := known.passes(self.economy):
                 yield passes
                 if not known.all_known:  # known ends need no rows

@@ -78,9 +78,9 @@ def sendable(text: str) -> str:
     return shortened(text, sum(1 for _ in itertools.takewhile(lambda n: n <= MOST_BYTES, sent)))
 
 
-def _bytes_sent(letter: str) -> int:
+def _bytes_sent(character: str) -> int:
     """Bytes for one character: percent-encoded once, and twice in base64 if there is a detail."""
-    return len(quote(letter)) + 3 * len(letter.encode())
+    return len(quote(character)) + 3 * len(character.encode())
 
 
 def _retry(seconds: float) -> RetryInfo:

@@ -164,7 +164,7 @@ class _AttentionEmitter(FormatEmitter):
             b.store(score, address, align=4)
             known = b.load(most, typ=self.floats)
             b.store(b.select(b.fcmp_ordered(">", score, known), score, known), most)
-        highest = self.most_of_lanes(b, b.load(most, typ=self.floats))
+        highest = self.max_of_lanes(b, b.load(most, typ=self.floats))
         if last is not None:
             b.store(self.exponential(b, b.fsub(last, highest)), total, align=4)
         with loop(b, i64(0), stride, i64(self.unit.lanes)) as j:
@@ -286,9 +286,9 @@ class _AttentionEmitter(FormatEmitter):
         totals = self.row(b, scores, rows, stride)
         b.call(fill, [out, totals, rows, out_row])
         with loop(b, i64(0), rows) as row:
-            mine = (self.row(b, matrix, row, stride) for matrix in (scores, bias))
+            addresses = (self.row(b, matrix, row, stride) for matrix in (scores, bias))
             total = self.row(b, totals, row, i64(self.unit.lanes))
-            b.call(weights_of, [*mine, total, stored, stride, cap, sink])
+            b.call(weights_of, [*addresses, total, stored, stride, cap, sink])
         with loop(b, i64(0), stored, i64(self.together)) as first:
             count = minimum(b, i64(self.together), b.sub(stored, first))
             near = b.call(block, [values, first, count, wide])

@@ -82,7 +82,7 @@ class RowsEmitter(FormatEmitter):
         b.ret_void()
         return function
 
-    def emit_turn(self, *, widened: bool) -> Any:
+    def emit_rope(self, *, widened: bool) -> Any:
         """turn(source, cosines, sines, out, dim): RoPE on one head of one row.
 
         The result is rounded to the format, and stored in it, or as float32 if `widened`.

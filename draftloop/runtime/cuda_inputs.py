@@ -47,12 +47,12 @@ def plan(batch: Batch, width: int) -> Plan:
     table[SEEN] += 1
     nodes, paths = [], []
     for segment in batch.segments:
-        mine = table[:, segment.start : segment.stop]
-        mine[SLOT] = segment.slot
-        mine[STORED] = np.arange(segment.stored_from, segment.stored_to)
-        mine[PREFIX] = segment.committed
+        columns = table[:, segment.start : segment.stop]
+        columns[SLOT] = segment.slot
+        columns[STORED] = np.arange(segment.stored_from, segment.stored_to)
+        columns[PREFIX] = segment.committed
         if segment.mask is None or segment.stored_to == segment.committed:
-            mine[PREFIX] = segment.stored_to  # the index of every row is its position
+            columns[PREFIX] = segment.stored_to  # the index of every row is its position
         else:
             rows, path = _paths(segment, segment.mask[:, segment.committed :], width)
             nodes.append(rows)
@@ -102,9 +102,9 @@ class Inputs:
         host = self._hosts[self._turn]
         values = host.free()
         table = values[: self.rows * FIELDS].reshape(FIELDS, self.rows)
-        mine = plan.table[:, start : start + self.rows]
-        count = mine.shape[1]
-        table[:WANTED, :count] = mine
+        columns = plan.table[:, start : start + self.rows]
+        count = columns.shape[1]
+        table[:WANTED, :count] = columns
         table[:, count:] = PADDING
         table[WANTED, : len(wanted)] = wanted
         used = self.rows * FIELDS

@@ -59,7 +59,7 @@ def gate(joined: tl.tensor, out: tl.tensor, WIDTH: tl.constexpr, BLOCK: tl.const
 
 
 @jit
-def turn_and_store(
+def rope_and_store(
     joined: tl.tensor, cosines: tl.tensor, sines: tl.tensor, query_norm: tl.tensor, key_norm:
     tl.tensor, slots: tl.tensor, stored: tl.tensor, seen: tl.tensor, queries: tl.tensor, keys:
     tl.tensor, values: tl.tensor, slot_stride: tl.tensor, head_stride: tl.tensor, epsilon:
@@ -99,9 +99,9 @@ def turn_and_store(
         high_turned += (low * across).to(kind).to(tl.float32)
         low, high = low_turned, high_turned
     if head < QUERIES:
-        mine = queries + (row * QUERIES + head) * 2 * HALF + half
-        tl.store(mine, low.to(kind), mask=inside)
-        tl.store(mine + HALF, high.to(kind), mask=inside)
+        target = queries + (row * QUERIES + head) * 2 * HALF + half
+        tl.store(target, low.to(kind), mask=inside)
+        tl.store(target + HALF, high.to(kind), mask=inside)
     else:
         place = tl.load(stored + row)
         whose = (head - QUERIES) % KEYS

@@ -55,7 +55,7 @@ def gate(joined: Tensor) -> Tensor:
     return out
 
 
-def turn_and_store(
+def rope_and_store(
     joined: Tensor,
     angles: tuple[Tensor, Tensor],
     norms: tuple[Tensor, Tensor] | None,
@@ -69,7 +69,7 @@ def turn_and_store(
     """
     rows, half = len(joined), shape.dim // 2
     queries = joined.new_empty(rows, shape.heads, shape.dim)
-    kernels.turn_and_store[(rows, shape.heads + 2 * shape.kv_heads)](
+    kernels.rope_and_store[(rows, shape.heads + 2 * shape.kv_heads)](
         joined, *angles, *(norms or angles), inputs.slots, inputs.stored, inputs.seen, queries,
         layer.keys, layer.values, layer.keys.stride(0), layer.keys.stride(1), shape.epsilon,
         QUERIES=shape.heads, KEYS=shape.kv_heads, HALF=half, PADDED=triton.next_power_of_2(half),

@@ -46,7 +46,7 @@ def scratch(vocabulary: int) -> Scratch:
 
 
 @compiled
-def cut_off(logits: Floats32, cuts: Cuts, known: Scratch) -> None:
+def apply_cuts(logits: Floats32, cuts: Cuts, known: Scratch) -> None:
     """Writes -inf over the tokens that `cuts` exclude, in every row [rows, vocabulary].
 
     Of equally likely tokens at the limit, top-p keeps the lower ids and top-k keeps all. The
@@ -54,16 +54,16 @@ def cut_off(logits: Floats32, cuts: Cuts, known: Scratch) -> None:
     """
     for place in range(len(logits)):
         row = logits[place]
-        if boundless(row):
+        if non_finite_count(row):
             continue  # its weights cannot be computed
         weigh(row, cuts[TEMPERATURE], known)
         least_of_k = np.float32(0)
         if 0 < cuts[TOP_K] < len(row):
-            least_of_k = least_of(known, int(cuts[TOP_K]))
+            least_of_k = weight_of_rank(known, int(cuts[TOP_K]))
         least, surplus = np.float32(0), 0
         if cuts[TOP_P] < 1:
             least, surplus = nucleus(known, cuts[TOP_P], least_of_k)
-        keep_from(row, known.weights, max(least, least_of_k, np.float32(cuts[MIN_P])))
+        exclude_below(row, known.weights, max(least, least_of_k, np.float32(cuts[MIN_P])))
         token = len(row)
         while surplus:
             token -= 1
@@ -73,7 +73,7 @@ def cut_off(logits: Floats32, cuts: Cuts, known: Scratch) -> None:
 
 
 @compiled
-def boundless(row: Floats32) -> int:
+def non_finite_count(row: Floats32) -> int:
     """Number of NaN and +inf in a row; 1 if all are -inf, as there is nothing to filter then."""
     count = possible = 0
     for logit in row:
@@ -83,7 +83,7 @@ def boundless(row: Floats32) -> int:
 
 
 @vectorised
-def keep_from(row: Floats32, weights: Floats32, least: np.float32) -> None:
+def exclude_below(row: Floats32, weights: Floats32, least: np.float32) -> None:
     """Writes -inf over tokens whose weight is less than `least`."""
     for token in range(len(row)):
         row[token] = row[token] if weights[token] >= least else -np.inf
@@ -108,7 +108,7 @@ def weigh(row: Floats32, temperature: float, known: Scratch) -> None:
 
 
 @compiled
-def least_of(known: Scratch, count: int) -> np.float32:
+def weight_of_rank(known: Scratch, count: int) -> np.float32:
     """The weight of the `count`-th likeliest token, counted from 1."""
     counts = np.zeros(SIZES, np.int64)
     for word in known.bits:

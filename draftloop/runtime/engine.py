@@ -20,10 +20,10 @@ from draftloop.runtime import metrics
 from draftloop.runtime.awaited import Awaited, Outcome
 from draftloop.runtime.forward import Forward, Task, Wish
 from draftloop.runtime.gathering import Gathering
-from draftloop.runtime.job import Job, in_turn
+from draftloop.runtime.job import Job, by_response_ratio
 from draftloop.runtime.kv_cache import Slot
 from draftloop.runtime.prepared import Pass, Passes
-from draftloop.runtime.ruin import Ruin, ruins_the_device
+from draftloop.runtime.ruin import Ruin, is_fatal_to_device
 from draftloop.runtime.step import Step, prompt_tokens
 from draftloop.tree import ServiceTimings
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 # Metrics are updated after QUIET_S without a job, or once MOST_UNCOUNTED updates are due.
 QUIET_S = 0.0005
 MOST_UNCOUNTED = 64
-LONGEST_END_S = 10.0  # how long `stop` waits for the running forward
+MAX_STOP_S = 10.0  # how long `stop` waits for the running forward
 NO_FORWARD = Pass(rows=0, nodes=0, nanoseconds=0)
 
 log = logs.get(__name__)
@@ -74,7 +74,7 @@ class Engine:
         self._put(task, future, timings, party)
         return future
 
-    def awaited(
+    def submit_awaitable(
         self, task: Task[T], timings: ServiceTimings | None = None, party: Slot | None = None
     ) -> Awaited[T]:
         """`submit` for an event loop."""
@@ -85,7 +85,7 @@ class Engine:
     def call(self, function: Callable[[], T]) -> Future[T]:
         """Runs a function on the engine's thread, between two forwards."""
         future: Future[T] = Future()
-        self._put(_as_task(function), future, asks=False)
+        self._put(_as_task(function), future, needs_forward=False)
         return future
 
     def _put(
@@ -95,15 +95,15 @@ class Engine:
         timings: ServiceTimings | None = None,
         party: Slot | None = None,
         *,
-        asks: bool = True,
+        needs_forward: bool = True,
     ) -> None:
         now = time.perf_counter_ns()
-        job = Job(task, outcome, timings or ServiceTimings(), now, asks, party)
+        job = Job(task, outcome, timings or ServiceTimings(), now, needs_forward, party)
         with self._door:
             if self._stopping:
                 outcome.set_exception(Unavailable("the engine is stopping"))
             else:
-                self._unread += asks
+                self._unread += needs_forward
                 self._inbox.put(job)
 
     @property
@@ -112,7 +112,7 @@ class Engine:
         return self._begun
 
     @property
-    def alone(self) -> bool:
+    def is_alone(self) -> bool:
         """Whether no task but the calling one waits, and no absent session is worth waiting for.
 
         On the engine's thread only.
@@ -120,14 +120,14 @@ class Engine:
         asking = self._asking
         others = (job for job in self._active if job is not asking)
         waits = not self._inbox.empty() or any(job.wish is not None for job in others)
-        return not waits and not self._patience_ns(1, 1, besides=asking.party if asking else None)
+        return not waits and not self._wait_ns(1, 1, excluding=asking.party if asking else None)
 
-    def leaves(self, slot: Slot) -> None:
+    def session_ended(self, slot: Slot) -> None:
         """Records that a slot's session has ended; on the engine's thread only."""
-        self._gathering.gone(slot)
+        self._gathering.remove(slot)
 
-    def _patience_ns(self, waiting: int, rows: int, besides: Slot | None = None) -> float:
-        return self._gathering.patience_ns(waiting, rows, time.perf_counter_ns(), besides)
+    def _wait_ns(self, waiting: int, rows: int, excluding: Slot | None = None) -> float:
+        return self._gathering.wait_ns(waiting, rows, time.perf_counter_ns(), excluding)
 
     def stop(self, *, waits: bool = True) -> None:
         """Ends the thread; running tasks fail with Unavailable.
@@ -139,9 +139,9 @@ class Engine:
             self._stopping = True
             self._inbox.put(None)
         if waits:
-            self._thread.join(LONGEST_END_S)
+            self._thread.join(MAX_STOP_S)
             if self._thread.is_alive():
-                log.error("the engine's thread does not end", waited_s=LONGEST_END_S)
+                log.error("the engine's thread does not end", waited_s=MAX_STOP_S)
 
     def _run(self) -> None:
         try:
@@ -153,7 +153,7 @@ class Engine:
             log.exception("the engine's thread ends")
             with self._door:
                 self._stopping = True
-            self._ruin.fallen(error)
+            self._ruin.engine_failed(error)
             self._abandon(Unavailable("the engine has failed"))
         else:
             self._abandon(Unavailable("the engine is stopping"))
@@ -171,10 +171,10 @@ class Engine:
             if job is None:
                 return False
             with self._door:
-                self._unread -= job.asks
+                self._unread -= job.needs_forward
             queued = time.perf_counter_ns() - job.submitted_ns
             job.timings.queue_ns += queued
-            job.timings.prompts_ns += self._latest.prompts_part(queued)
+            job.timings.prompts_ns += self._latest.prompts_share(queued)
             if not job.outcome.cancelled():
                 self._active.append(job)
                 self._advance(job, None)
@@ -184,26 +184,26 @@ class Engine:
     def _take(self) -> Job | None:
         """The next job in the inbox. Raises queue.Empty if there is something else to do."""
         if self._active:
-            return self._gathered()
+            return self._take_or_wait()
         with contextlib.suppress(queue.Empty):
             return self._inbox.get(timeout=QUIET_S if self._uncounted else None)
         self._count_all()
         return self._inbox.get()
 
-    def _gathered(self) -> Job | None:
+    def _take_or_wait(self) -> Job | None:
         """The next job in the inbox; waits for a session that is worth waiting for.
 
         Raises queue.Empty if none came.
         """
-        if not self._inbox.empty() or not self._gathering.anybody_away:
+        if not self._inbox.empty() or not self._gathering.has_absent:
             return self._inbox.get_nowait()
         waiting = [job for job in self._active if job.wish is not None]
-        patience = self._patience_ns(len(waiting), sum(_rows(job.wish) for job in waiting))
-        if not patience:
+        wait = self._wait_ns(len(waiting), sum(_rows(job.wish) for job in waiting))
+        if not wait:
             raise queue.Empty
         began = time.perf_counter_ns()
         try:
-            return self._inbox.get(timeout=patience / 1e9)
+            return self._inbox.get(timeout=wait / 1e9)
         finally:
             waited = time.perf_counter_ns() - began
             for job in waiting:
@@ -224,7 +224,7 @@ class Engine:
         self._active = [job for job in self._active if self._wanted(job)]
         batch: list[Job] = []
         step: Step | None = None
-        for job in in_turn(self._active):
+        for job in by_response_ratio(self._active):
             if isinstance(job.wish, Passes):
                 if not batch:
                     return [job]
@@ -263,13 +263,13 @@ class Engine:
         # Served jobs go to the back, so that a full step starves none.
         self._active = [job for job in self._active if job not in batch] + batch
         elapsed = sum(forward.nanoseconds for forward in done)
-        behind = sum(job.wish is not None for job in self._active) - len(batch) + self._unread
+        waiting = sum(job.wish is not None for job in self._active) - len(batch) + self._unread
         for job, rows in zip(batch, logits, strict=True):
             job.timings.forward_ns += elapsed
             job.timings.forwards += len(done)
-            _book(job, elapsed, self._latest)
+            _add_timings(job, elapsed, self._latest)
             job.timings.batch_size = len(batch)
-            job.timings.waiting = behind
+            job.timings.waiting = waiting
             self._advance(job, rows)
         self._count(functools.partial(metrics.observe_forwards, done, len(batch)))
 
@@ -282,15 +282,15 @@ class Engine:
             _settle(job.outcome, finished.value)
         except Exception as error:
             self._fail(job, error)
-            if ruins_the_device(error):  # sampling runs on the device, too
+            if is_fatal_to_device(error):  # sampling runs on the device, too
                 self._ruin.failed(error)
         except BaseException as error:  # a panic in Rust is no Exception; it fails one session
             job.context.run(log.exception, "a task ended with what is no exception")
             self._fail(job, RuntimeError(f"{type(error).__name__}: {error}"))
         self._asking = None
-        self._note(job, served)
+        self._notify_gathering(job, served)
 
-    def _note(self, job: Job, served: Wish | None) -> None:
+    def _notify_gathering(self, job: Job, served: Wish | None) -> None:
         """Tells the gathering which sessions have asked and which have been answered."""
         if served is None and job.wish is not None:
             job.party = job.party or job.wish.slot
@@ -325,12 +325,12 @@ def _rows(wish: Wish | None) -> int:
     return wish.rows if isinstance(wish, Forward) else 1
 
 
-def _book(job: Job, elapsed: int, last: Pass) -> None:
+def _add_timings(job: Job, elapsed: int, last: Pass) -> None:
     """Adds to a job's timings the last forward's rows, and the time spent on others' prompts."""
     own = prompt_tokens(job.wish) if isinstance(job.wish, Forward) else 0
     job.timings.batch_rows, job.timings.prompt_rows = last.rows, last.prompt_rows
     job.timings.prompts = last.prompts
-    job.timings.prompts_ns += last.prompts_part(elapsed, besides=own)
+    job.timings.prompts_ns += last.prompts_share(elapsed, own_rows=own)
 
 
 def _run(batch: Sequence[Job]) -> tuple[Sequence[Pass], Sequence[Tensor | None]]:

@@ -69,7 +69,7 @@ class Gathering:
         self._away: dict[Hashable, _Party] = {}  # between an answer and the next request
 
     @property
-    def anybody_away(self) -> bool:
+    def has_absent(self) -> bool:
         """Whether there is any session to wait for."""
         return bool(self._away)
 
@@ -94,34 +94,34 @@ class Gathering:
         self._parties.clear()
         self._away.clear()
 
-    def gone(self, party: Hashable) -> None:
+    def remove(self, party: Hashable) -> None:
         """Forgets a session that will not ask again."""
         self._parties.pop(party, None)
         self._away.pop(party, None)
 
-    def patience_ns(
-        self, waiting: int, rows: int, now: int, besides: Hashable | None = None
+    def wait_ns(
+        self, waiting: int, rows: int, now: int, excluding: Hashable | None = None
     ) -> float:
         """How long to wait for absent sessions; `waiting` ones need a forward of `rows` so far.
 
-        Returns 0 if starting at once gives more answers per second. `besides`: a session that is
+        Returns 0 if starting at once gives more answers per second. `excluding`: a session that is
         already back although its forward is not known yet.
         """
         due = sorted(
             (known.due_ns, known.rows)
             for party, known in self._away.items()
-            if party != besides and known.known and known.due_ns > now
+            if party != excluding and known.known and known.due_ns > now
         )
         if not due or not waiting:
             return 0.0
         costs = self._line()
-        best, patience = CLEARLY_MORE * waiting / costs.nanoseconds(rows), 0.0
+        best, wait = CLEARLY_MORE * waiting / costs.nanoseconds(rows), 0.0
         for count, (moment, more) in enumerate(due, start=waiting + 1):
             rows += more
             rate = count / (moment - now + costs.nanoseconds(rows))
             if rate > best:
-                best, patience = rate, moment - now
-        return patience
+                best, wait = rate, moment - now
+        return wait
 
     def _line(self) -> CostLine:
         if self._costs is None or self._decisions % REREAD == 0:

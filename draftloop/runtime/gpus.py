@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from draftloop.errors import StartupFailure
-from draftloop.runtime.trial import said_by
+from draftloop.runtime.trial import error_text
 
 # Minimum compute capability of NVIDIA GPUs for Triton. For an older one, it may abort the whole
 # process instead of raising an error.
@@ -34,7 +34,7 @@ def _what_is_missing() -> str:
     try:
         torch.cuda.init()
     except Exception as error:  # it names the cause: no driver, one that is too old, no device
-        return said_by(error)
+        return error_text(error)
     return "torch cannot use it; take cpu"
 
 

@@ -36,7 +36,7 @@ from draftloop.runtime.quantization import Linear, QuantizedLinear, stacked
 from draftloop.runtime.row_blocks import Heads, Multiplier, RowBlocks, multiplied, normed, parts_of
 from draftloop.runtime.split import WHOLE, Parts
 from draftloop.runtime.tree_attention import attend
-from draftloop.runtime.trial import said_by
+from draftloop.runtime.trial import error_text
 
 if TYPE_CHECKING:
     from draftloop.runtime.cuda_graph import Steps
@@ -153,7 +153,7 @@ class LeanDecoder:
                 self._device,
             )
         except Exception as error:  # compilers and drivers may raise anything
-            log.warning("forwards run without padded steps", reason=said_by(error),
+            log.warning("forwards run without padded steps", reason=error_text(error),
                         effect="they take longer, and rounding depends on the batch")  # fmt: skip
 
     def logits(self, batch: Batch, cache: KVCache, rows: Sequence[int]) -> Tensor:

@@ -61,16 +61,16 @@ class GumbelNoise:
         """Computes and caches the noise of these positions, ahead of `at` and `rows`."""
         missing = sorted(set(positions).difference(self._kept))
         if missing:
-            missing += self._following(missing)
+            missing += self._upcoming_positions(missing)
             self._make_room(len(missing), needed=set(positions))
             self._kept.update(zip(missing, self._draw(missing), strict=True))
 
-    def _following(self, positions: Sequence[int]) -> list[int]:
+    def _upcoming_positions(self, positions: Sequence[int]) -> list[int]:
         """Positions after these that will be needed next."""
         count, values = self._at_once
         most = min(count, values // self._vocabulary_size)
-        behind = range(positions[-1] + 1, positions[-1] + 1 + most - len(positions))
-        return [position for position in behind if position not in self._kept]
+        upcoming = range(positions[-1] + 1, positions[-1] + 1 + most - len(positions))
+        return [position for position in upcoming if position not in self._kept]
 
     def _make_room(self, count: int, *, needed: set[int]) -> None:
         most = min(KEPT_POSITIONS, KEPT_VALUES // self._vocabulary_size)

@@ -33,7 +33,7 @@ class Records(NamedTuple):
     segment: Whole
     window: Whole
     bias: npt.NDArray[np.float32]
-    said: Floats
+    results: Floats
     scores: npt.NDArray[np.float32]
     noise: Whole
     times: Whole

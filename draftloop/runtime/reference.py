@@ -57,29 +57,29 @@ class Reference:
         draft = nodes, [max(node - 2, ROOT) for node in range(len(nodes))]
         branch = [0, *range(1, 1 + len(nodes), 2)]
         # Not in the first forward: a layer may attend more than once and store the last keys only.
-        together = self._said(model, before, [([last], *draft)])
+        together = self._run_each(model, before, [([last], *draft)])
         singly: list[Input] = [([token], [], []) for token in (last, *nodes[::2])]
-        alone = self._said(model, before, singly)
+        alone = self._run_each(model, before, singly)
         self._require_near(model, together, list(range(len(together))))
         self._require_near(model, alone, branch)
         return torch.equal(alone, together[branch])
 
-    def _said(self, model: LanguageModel, before: list[int], inputs: Sequence[Input]) -> Tensor:
+    def _run_each(self, model: LanguageModel, before: list[int], inputs: Sequence[Input]) -> Tensor:
         """The logits of the inputs, run one after the other, after the tokens `before`, if any."""
         first: list[Input] = [(before, [], [])] if before else []
         slot = model.acquire()
         try:
             with trial(model.network.config.model_type):
-                said = [
+                logits = [
                     model.forward([Forward(model, slot, *given)])[0] for given in (*first, *inputs)
                 ]
         finally:
             model.cache.release(slot)
-        return torch.cat(said[len(first) :])
+        return torch.cat(logits[len(first) :])
 
-    def _require_near(self, model: LanguageModel, said: Tensor, rows: list[int]) -> None:
-        _require_finite(said, model, _advice(model))
-        apart = self.distance(said, rows)
+    def _require_near(self, model: LanguageModel, logits: Tensor, rows: list[int]) -> None:
+        _require_finite(logits, model, _advice(model))
+        apart = self.distance(logits, rows)
         most = MOST_APART_OF_COARSE_EXPERTS if model.coarse_experts else MOST_APART
         if not apart <= most:  # also true for NaN
             raise StartupFailure(
@@ -88,16 +88,16 @@ class Reference:
                 f"of what texts differ by (at most {most}); {_advice(model)}"
             )
 
-    def distance(self, said: Tensor, rows: list[int]) -> float:
+    def distance(self, logits: Tensor, rows: list[int]) -> float:
         """Median distance of these rows from the reference, relative to that between texts."""
         spread = (self.logits - self.logits.mean(0)).norm(dim=-1)[rows]
-        return float(((said - self.logits[rows]).norm(dim=-1) / spread).median())
+        return float(((logits - self.logits[rows]).norm(dim=-1) / spread).median())
 
 
-def _require_finite(said: Tensor, model: LanguageModel, otherwise: str) -> None:
+def _require_finite(logits: Tensor, model: LanguageModel, otherwise: str) -> None:
     """Raises StartupFailure if not; it advises `otherwise` if there is no wider dtype."""
     dtype = model.options.dtype
-    if not bool(said.isfinite().all()):
+    if not bool(logits.isfinite().all()):
         raise StartupFailure(
             f"model: what {model.network.config.model_type} says of a short text "
             f"{overflow.NO_NUMBER} in {dtype}; {overflow.advice(dtype, otherwise)}"

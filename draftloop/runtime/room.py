@@ -15,7 +15,7 @@ from draftloop.runtime.attention_shapes import AttentionShapes
 from draftloop.runtime.kv_cache import CacheShape, KVCache
 from draftloop.runtime.loading import ModelOptions
 from draftloop.runtime.memory_left import GIB
-from draftloop.runtime.trial import said_by
+from draftloop.runtime.trial import error_text
 
 # A context up to this length is always tried, however much memory is reported free.
 UNASKED = 4096
@@ -32,7 +32,7 @@ def enough_memory(device: str) -> Iterator[None]:
     except torch.OutOfMemoryError as error:
         raise StartupFailure(
             f"device: {device} has too little memory for this model beside its keys and values; "
-            f"lower max_sessions or context_length ({said_by(error)})"
+            f"lower max_sessions or context_length ({error_text(error)})"
         ) from error
 
 

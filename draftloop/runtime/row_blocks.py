@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from draftloop.errors import StartupFailure
-from draftloop.runtime.trial import said_by
+from draftloop.runtime.trial import error_text
 
 Said = TypeVar("Said")
 
@@ -111,7 +111,7 @@ def _compiled(function: Callable[..., Said]) -> Callable[..., Said]:
         try:
             return compiled(*arguments)  # type: ignore[no-any-return]
         except torch._dynamo.exc.TorchDynamoException as error:
-            reason = said_by(error)
+            reason = error_text(error)
             raise StartupFailure(f"torch_compile: torch cannot: {reason}; leave it out") from error
 
     return run

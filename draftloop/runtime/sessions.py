@@ -58,6 +58,6 @@ class Opening:
         compiled before the session waited for its slot, and may have been evicted since.
         """
         grammar, output = self.sampling.grammar, len(self.token_ids) - self.prompt_length
-        if grammar is None or (output <= MOST_AT_ONCE and model.grammars.knows(grammar)):
+        if grammar is None or (output <= MOST_AT_ONCE and model.grammars.is_compiled(grammar)):
             return self.sampler(model)
         return await asyncio.to_thread(self.sampler, model)

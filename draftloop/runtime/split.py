@@ -59,9 +59,9 @@ class Split:
         """Sums over the ranks: each looks up its own tokens, with zeros for the others."""
         if not self._splits_embedding:
             return functional.embedding(token_ids, embedding)
-        mine = token_ids - self._rank * len(embedding)
-        known = (mine >= 0) & (mine < len(embedding))
-        found = functional.embedding(mine.where(known, 0), embedding)
+        local_ids = token_ids - self._rank * len(embedding)
+        known = (local_ids >= 0) & (local_ids < len(embedding))
+        found = functional.embedding(local_ids.where(known, 0), embedding)
         return self.summed(found.where(known[:, None], 0))
 
     def summed(self, x: Tensor) -> Tensor:
@@ -93,7 +93,7 @@ def _is_plain(model: PreTrainedModel, ranks: int) -> bool:
     )
 
 
-def taken_apart(model: PreTrainedModel, options: ModelOptions) -> Parts | None:
+def split_model(model: PreTrainedModel, options: ModelOptions) -> Parts | None:
     """Turns this rank's parts into plain layers, in place; returns how to combine their outputs.
 
     The model itself cannot run any more afterwards. Returns None, and changes nothing, if

@@ -109,7 +109,7 @@ class Setting:
     def scores(self, model: int, text: Sequence[int]) -> Tensor:
         """[vocabulary]: what the target (0) or a draft model maximises after the text."""
         path = text[len(PROMPT) :]
-        self.sampler.cool(DRAFT_TEMPERATURE if model else 1)
+        self.sampler.scale_temperature(DRAFT_TEMPERATURE if model else 1)
         return self.sampler.scores(self.laws[model](text)[None], [len(text)], [path])[0]
 
     def row(self, text: list[int], row: int, limit: int, committed: int) -> list[int]:

@@ -132,7 +132,7 @@ def test_whoever_drafted_before_each_model_says_what_it_says_after_the_text(
         levels = levels_of(strategy)
         drafted = {Way.BOTH: levels, Way.LARGER: levels[:1], Way.SMALLER: levels[-1:]}[way]
         for level in drafted:
-            said = level.candidates._tree.said_tokens[ROOT]
+            said = level.candidates._tree.model_tokens[ROOT]
             assert said[0] == likeliest(level)
         if ahead:
             finish(strategy.ahead(lambda: True), strategy.session)

@@ -56,34 +56,34 @@ def gathering_of(costs: CostLine) -> Gathering:
 
 def test_nobody_is_waited_for_who_is_not_known() -> None:
     gathering = gathering_of(WEIGHTS_FIRST)
-    assert gathering.patience_ns(1, 1, 0) == 0
+    assert gathering.wait_ns(1, 1, 0) == 0
     gathering.answered("never asked", 0)
     gathering.asked("once", 1, 0)
     gathering.answered("once", 0)
-    assert gathering.patience_ns(1, 1, 0) == 0
+    assert gathering.wait_ns(1, 1, 0) == 0
 
 
 def test_who_comes_back_soon_is_waited_for_where_rows_are_cheap() -> None:
     gathering = gathering_of(WEIGHTS_FIRST)
     left = seen(gathering, "soon", 2)
-    patience = gathering.patience_ns(1, 1, left)
+    patience = gathering.wait_ns(1, 1, left)
     assert 2 * MS <= patience <= 3 * MS
-    assert gathering.patience_ns(1, 1, left + MS) == patience - MS
-    assert gathering.patience_ns(1, 1, left + 4 * MS) == 0  # overdue
-    gathering.gone("soon")
-    assert gathering.patience_ns(1, 1, left) == 0
+    assert gathering.wait_ns(1, 1, left + MS) == patience - MS
+    assert gathering.wait_ns(1, 1, left + 4 * MS) == 0  # overdue
+    gathering.remove("soon")
+    assert gathering.wait_ns(1, 1, left) == 0
 
 
 def test_who_comes_back_unsteadily_is_waited_for_a_little_longer() -> None:
     gathering = gathering_of(WEIGHTS_FIRST)
     left = seen(gathering, "soon", 2, times=1)
-    assert gathering.patience_ns(1, 1, left) == 2 * MS * (1 + FIRST_DEVIATION)
+    assert gathering.wait_ns(1, 1, left) == 2 * MS * (1 + FIRST_DEVIATION)
     now = left
     for number in range(40):
         now += (1 + number % 2 * 2) * MS  # 1 and 3 ms in turn
         gathering.asked("soon", 1, now)
         gathering.answered("soon", now)
-    assert gathering.patience_ns(1, 1, now) > 2.7 * MS
+    assert gathering.wait_ns(1, 1, now) > 2.7 * MS
 
 
 def test_what_a_wait_brings_must_be_clearly_more() -> None:
@@ -91,19 +91,19 @@ def test_what_a_wait_brings_must_be_clearly_more() -> None:
     for together, waits in ((16.5, False), (15.0, True)):
         gathering = gathering_of(line(10, together))
         left = seen(gathering, "soon", 2)
-        assert (gathering.patience_ns(1, 1, left) > 0) is waits
+        assert (gathering.wait_ns(1, 1, left) > 0) is waits
 
 
 def test_nobody_is_waited_for_where_every_row_costs_as_much() -> None:
     gathering = gathering_of(ROWS_FIRST)
     left = seen(gathering, "soon", 2)
-    assert gathering.patience_ns(1, 1, left) == 0
+    assert gathering.wait_ns(1, 1, left) == 0
 
 
 def test_who_stays_away_as_long_as_a_forward_takes_is_not_waited_for() -> None:
     gathering = gathering_of(WEIGHTS_FIRST)
     left = seen(gathering, "drafts", 12)
-    assert gathering.patience_ns(1, 1, left) == 0
+    assert gathering.wait_ns(1, 1, left) == 0
 
 
 def test_the_wait_is_for_those_who_raise_the_answers_a_second() -> None:
@@ -112,7 +112,7 @@ def test_the_wait_is_for_those_who_raise_the_answers_a_second() -> None:
     seen(gathering, "late", 9)
     for party in ("soon", "late"):
         gathering.answered(party, 100 * MS)
-    patience = gathering.patience_ns(1, 1, 100 * MS)
+    patience = gathering.wait_ns(1, 1, 100 * MS)
     assert 2 * MS <= patience <= 3 * MS
 
 
@@ -122,10 +122,10 @@ def test_a_long_absence_is_forgotten_with_what_was_known() -> None:
     back = left + LONGEST_ABSENCE_NS + MS
     gathering.asked("pauses", 1, back)
     gathering.answered("pauses", back)
-    assert gathering.patience_ns(1, 1, back) == 0
+    assert gathering.wait_ns(1, 1, back) == 0
     gathering.asked("pauses", 1, back + 2 * MS)
     gathering.answered("pauses", back + 2 * MS)
-    assert gathering.patience_ns(1, 1, back + 2 * MS) > 0
+    assert gathering.wait_ns(1, 1, back + 2 * MS) > 0
 
 
 @given(
@@ -143,7 +143,7 @@ def test_a_wait_never_lowers_the_answers_a_second(
     now = 10_000 * MS
     for number in range(len(absences)):
         gathering.answered(str(number), now)
-    patience = gathering.patience_ns(waiting, waiting, now)
+    patience = gathering.wait_ns(waiting, waiting, now)
     if patience:
         # at the latest moment that a session is due, deviations included
         come = sum(absence * MS * 0.999 <= patience for absence in absences)
@@ -229,20 +229,20 @@ def cascade(engine: Engine, model: FakeModel, slots_in_turn: str) -> Task[bool]:
     away = False
     for slot in slots_in_turn:
         yield Forward(cast(LanguageModel, model), cast(Slot, slot), [0])
-        away |= engine._gathering.anybody_away
+        away |= engine._gathering.has_absent
     return away
 
 
 def is_alone(engine: Engine, slot: str) -> bool:
     def asking() -> Task[bool]:
         yield from ()
-        return engine.alone
+        return engine.is_alone
 
     return engine.submit(asking(), party=cast(Slot, slot)).result(WAIT_S)
 
 
 def leave(engine: Engine, slot: str) -> None:
-    engine.call(functools.partial(engine.leaves, cast(Slot, slot))).result(WAIT_S)
+    engine.call(functools.partial(engine.session_ended, cast(Slot, slot))).result(WAIT_S)
 
 
 def test_a_forward_says_how_many_wait_behind_it() -> None:
@@ -264,6 +264,6 @@ def test_whoever_was_there_at_the_start_is_nobody_to_wait_for() -> None:
     gathering = Gathering(lambda: line(1.0))
     gathering.asked("warm-up", 1, now=0)
     gathering.answered("warm-up", now=1)
-    assert gathering.anybody_away
+    assert gathering.has_absent
     gathering.forget()
-    assert not gathering.anybody_away
+    assert not gathering.has_absent

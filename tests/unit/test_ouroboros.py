@@ -84,7 +84,7 @@ def test_the_papers_windows_stay_whole_in_the_default_room(
     rounds(strategy, 10)
     assert strategy._window is not None
     assert [len(row) for row in strategy._window.rows] == [window] * (ngram - 1)
-    guesses = strategy._beside(Drafted())
+    guesses = strategy._next_guesses(Drafted())
     guesses.validate(vocabulary_size=VOCABULARY, max_nodes=63)
     assert len(strategy._window._last_row) >= columns
 
@@ -185,7 +185,7 @@ def test_so_many_phrases_ride_along_before_the_window_is_full(most: int) -> None
     """In the reference code, the pool is of no use until then."""
     lookahead = LookaheadParameters(window=2, ngram=5, candidates=most)
     strategy = drafting(lookahead, text=[*FORKS, 3])
-    phrases = of_phrases(strategy._beside(Drafted()))
+    phrases = of_phrases(strategy._next_guesses(Drafted()))
     assert strategy._window is not None and len(strategy._window.rows) == 1
     assert leaves_of(phrases) == most and len(phrases) > most
 
@@ -193,7 +193,7 @@ def test_so_many_phrases_ride_along_before_the_window_is_full(most: int) -> None
 def test_ngrams_of_the_window_are_phrases_that_count_less_than_text() -> None:
     """Each n-gram has two tokens, with which the reference crashes."""
     strategy = drafting(LookaheadParameters(window=1, ngram=2, candidates=1), text=[5, 6, 9])
-    guesses, phrases = strategy._beside(Drafted()), strategy._phrases
+    guesses, phrases = strategy._next_guesses(Drafted()), strategy._phrases
     assert guesses.token_ids == (5,) and phrases is not None
     strategy._learn_ngrams([77])
     assert phrases.propose([5], DraftBudget(max_nodes=2, max_depth=1)).token_ids == (6, 77)
@@ -202,7 +202,7 @@ def test_ngrams_of_the_window_are_phrases_that_count_less_than_text() -> None:
 def test_without_drafting_by_phrases_nothing_rides_along() -> None:
     # No guesses are checked in the draft model's forward.
     strategy = drafting(LookaheadParameters(), text=[*FORKS, 3], draft_by_phrases=False)
-    assert len(strategy._beside(Drafted())) == 0
+    assert len(strategy._next_guesses(Drafted())) == 0
 
 
 def count_on(prefix: Sequence[int]) -> Tensor:

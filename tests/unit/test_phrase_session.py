@@ -148,7 +148,7 @@ def test_nothing_is_counted_where_the_memory_was_let_go() -> None:
     """Whoever still holds the index would otherwise write beyond its table."""
     index = PhraseIndex(max_bytes=1 << 14)
     index.extend((), [1, 2, 3])
-    index.let_go()
+    index.free()
     index.extend((), [1, 2, 4])
     index.insert([Phrase((1, 2), (5,))])
     assert index.bytes == index.entries == index.evictions == 0

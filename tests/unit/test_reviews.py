@@ -12,7 +12,16 @@ from drafter_service.strategies.fused import Fused
 from drafter_service.tree_children import Offered as Guesses
 from drafter_service.tree_children import weigh
 from drafter_service.tree_nodes import BY_CALIBRATION, BY_REVIEWS
-from drafter_service.weighing import FREE, SMALLER, UNSURE, USUAL, Weighing, chance, learn, log_odds
+from drafter_service.weighing import (
+    FREE,
+    MAX_VARIANCE,
+    SMALLER,
+    USUAL,
+    Weighing,
+    chance,
+    learn,
+    log_odds,
+)
 from draftloop.calibration import cell_of
 from draftloop.request import SamplingParameters
 from draftloop.tree import DraftTree, TokenSource
@@ -47,7 +56,7 @@ def test_a_reviewed_node_is_as_likely_as_both_scores_say(
     known = reviewed(source, first)
     (node,) = known.nodes
     heard, told = log_odds(HEARD), log_odds(OFFERED)
-    assert (node["judged_by"], node["heard"], node["told"]) == (BY_REVIEWS, heard, told)
+    assert (node["judged_by"], node["share_odds"], node["offer_odds"]) == (BY_REVIEWS, heard, told)
     assert node["is_first"] == (first == TOKEN)
     said = chance(known._learned.reviews, whose, heard, told, first == TOKEN)
     assert node["estimate"] == pytest.approx(said)
@@ -93,10 +102,10 @@ def test_weights_stay_sound_whatever_they_see() -> None:
         heard, told = random.choice([-sure, 0.0, sure], 2)
         learn(known, FREE, heard, told, bool(random.integers(2)), bool(random.integers(2)))
     assert np.isfinite(known.weights).all()
-    spread = known.unsure[FREE]
+    spread = known.covariances[FREE]
     assert np.linalg.eigvalsh(spread).min() > 0
     assert spread == pytest.approx(spread.T)
-    assert spread.max() <= UNSURE
+    assert spread.max() <= MAX_VARIANCE
 
 
 def test_weights_come_to_what_nodes_are_worth() -> None:
