@@ -25,13 +25,13 @@ from benchmarks.candidates import decode, logits_of
 from benchmarks.machine import describe_machine
 from benchmarks.output import as_command, prepare
 from benchmarks.prompts import MAIN_WORKLOADS, material_of
-from benchmarks.settings import LEAST_TOKENS, at_least, read_temperature
+from benchmarks.settings import MIN_TOKENS, at_least, read_temperature
 from benchmarks.workload import FIRST_SEED
 from draftloop.request import SamplingParameters
 from draftloop.runtime.sampling import Sampler
 
 PARTS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6)
-MOST_CANDIDATES = 4
+MAX_CANDIDATES = 4
 DRAFTS = ("drafter", "drafter-large")
 
 
@@ -87,7 +87,7 @@ def target_ranks(
     sampler.scale_temperature(part)
     positions = range(start, len(text))
     paths = [()] * len(positions)
-    choices = sampler.best(logits[start - 1 :], positions, paths, MOST_CANDIDATES)
+    choices = sampler.best(logits[start - 1 :], positions, paths, MAX_CANDIDATES)
     for token, tokens, shares in zip(
         text[start:], choices.token_ids, choices.shares(), strict=True
     ):
@@ -116,12 +116,14 @@ def show(console: Console, found: Sequence[HitRates]) -> None:
     table = Table(title="the target's token among a draft model's candidates", title_justify="left")
     for name in ("temperature", "part", "first", "of two", "of four", "nats", "n"):
         table.add_column(name, justify="right")
-    for temperature in dict.fromkeys(met.temperature for met in found):
+    for temperature in dict.fromkeys(rates.temperature for rates in found):
         for part in PARTS:
-            those = [met for met in found if (met.temperature, met.part) == (temperature, part)]
-            count = sum(met.positions for met in those)
+            those = [
+                rates for rates in found if (rates.temperature, rates.part) == (temperature, part)
+            ]
+            count = sum(rates.positions for rates in those)
             table.add_row(str(temperature), str(part), *(
-                f"{sum(getattr(met, name) * met.positions for met in those) / count:.4f}"
+                f"{sum(getattr(rates, name) * rates.positions for rates in those) / count:.4f}"
                 for name in ("first", "of_two", "of_four", "nats")
             ), str(count))  # fmt: skip
     console.print(table)
@@ -140,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--draft", choices=DRAFTS, default=DRAFTS[0])
     parser.add_argument("--temperature", type=read_warm, nargs="+", default=[0.8])
     parser.add_argument("--prompts", type=at_least(1), default=16)
-    parser.add_argument("--tokens", type=at_least(LEAST_TOKENS), default=96)
+    parser.add_argument("--tokens", type=at_least(MIN_TOKENS), default=96)
     parser.add_argument("--threads", type=at_least(1))
     parser.add_argument("--out", type=Path, help="JSON file for the figures")
     settings = parser.parse_args(arguments)
@@ -155,7 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "machine": describe_machine(),
             "models": fingerprints([settings.draft]),
         }
-        content = {**header, "met": [asdict(met) for met in found]}
+        content = {**header, "met": [asdict(rates) for rates in found]}
         settings.out.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     return 0
 

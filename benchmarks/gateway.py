@@ -21,7 +21,7 @@ from rich.console import Console
 
 from benchmarks.machine import describe_machine
 from benchmarks.output import as_command, prepare, with_suffixes
-from benchmarks.settings import LEAST_TOKENS, at_least, default_output
+from benchmarks.settings import MIN_TOKENS, at_least, default_output
 from draftloop.client import AsyncClient
 from draftloop.request import GenerationParameters, SamplingParameters
 from draftloop.speculation import AUTOREGRESSIVE, Speculation
@@ -212,7 +212,7 @@ def _write(rows: Sequence[Row], out: Path) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Starts a stack without a drafter, measures, writes and prints the results."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tokens", type=at_least(LEAST_TOKENS), default=64, help="tokens a stream")
+    parser.add_argument("--tokens", type=at_least(MIN_TOKENS), default=64, help="tokens a stream")
     parser.add_argument("--repeats", type=at_least(1), default=10, help="turns of each door")
     parser.add_argument("--out", type=Path, default=default_output("gateway"),
                         help="path without suffix")  # fmt: skip

@@ -28,7 +28,7 @@ from benchmarks import load_plot
 from benchmarks.load_settings import COLD, read_settings
 from benchmarks.load_table import Run, page, summed
 from benchmarks.machine import describe_deployment, describe_machine
-from benchmarks.measure import Tick, in_turn
+from benchmarks.measure import Tick, method_order
 from benchmarks.output import (
     INTERRUPTED,
     as_command,
@@ -109,7 +109,7 @@ def measure(
         while not number or time.monotonic() + longest <= until:
             began = time.monotonic()
             runs: dict[str, Run] = {}
-            for strategy in in_turn(strategies, number):
+            for strategy in method_order(strategies, number):
                 tick(f"{sessions} at a time, {strategy}")
                 runs[strategy] = loop.run(strategy, sessions, number)
             yield sessions, runs

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from draftloop.model_info import CostPoint
-from draftloop.tree import MOST_SUCCESSORS, Verdict
+from draftloop.tree import MAX_SUCCESSORS, Verdict
 from orchestrator.budget import Controller
 from orchestrator.costs import VerifyCost
 from orchestrator.figures import SpeculationFigures
@@ -50,7 +50,7 @@ def drafting(own: list[int], nodes: int) -> tuple[FusedDrafting, Controller]:
     shared.extend((), text_of(SHARED_TOKENS, seed=1))
     table = SuccessorTable(VOCABULARY)
     table.rows[:] = [
-        random.Random(token).sample(range(VOCABULARY), MOST_SUCCESSORS)
+        random.Random(token).sample(range(VOCABULARY), MAX_SUCCESSORS)
         for token in range(VOCABULARY)
     ]
     phrases = PhraseSession(own, ROUNDS * 4, shared=shared, successors=table)

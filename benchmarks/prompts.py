@@ -22,10 +22,10 @@ PROMPTS_FILE = REPOSITORY / "models" / "held_out_prompts.jsonl"
 SPEC_BENCH_NAME = "../shared/data/spec_bench.jsonl"  # beside the repository
 SPEC_BENCH = REPOSITORY / SPEC_BENCH_NAME
 WARM_PROMPTS = 4
-LONGEST_PROMPT = 900
+MAX_PROMPT_TOKENS = 900
 # Share of an edited file that is in the prompt; the rest is to be generated.
 BEGUN = 0.35
-LONGEST_ORIGINAL = 400
+MAX_ORIGINAL_TOKENS = 400
 # More entries than fit into a continuation, so that it reaches its maximum length.
 DEFINITIONS = Grammar(
     "json_schema",
@@ -238,7 +238,7 @@ def _entries() -> Sequence[Entry]:
 
 
 def _prompt(file: str, text: str) -> Prompt:
-    return Prompt(file, text, tuple(_tokenizer().encode(text)[-LONGEST_PROMPT:]))
+    return Prompt(file, text, tuple(_tokenizer().encode(text)[-MAX_PROMPT_TOKENS:]))
 
 
 def _begun(file: str, text: str) -> Prompt:
@@ -257,7 +257,7 @@ def _asked_for_json(prompt: Prompt) -> Prompt:
 
 def _renamed(entry: Entry) -> Prompt | None:
     """The text, followed by its beginning with its most common name changed; None if too short."""
-    ids = _tokenizer().encode(entry.text + entry.reference)[:LONGEST_ORIGINAL]
+    ids = _tokenizer().encode(entry.text + entry.reference)[:MAX_ORIGINAL_TOKENS]
     original = _tokenizer().decode(ids)
     words = Counter(re.findall(r"\b[a-z_]{4,}\b", original))
     names = [word for word, _ in words.most_common() if not keyword.iskeyword(word)]

@@ -31,7 +31,7 @@ from benchmarks import prompts
 from benchmarks.machine import available_cores, describe_machine, describe_model
 from benchmarks.output import as_command, prepare, with_suffixes
 from benchmarks.services import Services, running, stack_of
-from benchmarks.settings import LEAST_TOKENS, at_least, default_output
+from benchmarks.settings import MIN_TOKENS, at_least, default_output
 from benchmarks.systems import PLAIN, PROFILES
 from benchmarks.workload import Case, Workload
 from draftloop.config import Quantization, bundled_model
@@ -189,7 +189,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--profile", choices=PROFILES, default="300M")
     parser.add_argument("--repeats", type=at_least(1), default=16,
                         help="prompts that are continued")  # fmt: skip
-    parser.add_argument("--tokens", type=at_least(LEAST_TOKENS), default=64,
+    parser.add_argument("--tokens", type=at_least(MIN_TOKENS), default=64,
                         help="tokens of each")  # fmt: skip
     parser.add_argument("--out", type=Path, default=default_output("quantization"))
     options = parser.parse_args(arguments)

@@ -28,7 +28,7 @@ from benchmarks.output import as_command, prepare
 from benchmarks.prompts import MAIN_WORKLOADS, Material, material_of
 from benchmarks.recorded_costs import Curve, curves_of, part_of, read_profiles
 from benchmarks.services import parameters
-from benchmarks.settings import LEAST_TOKENS, RESULTS, at_least, from_zero_to, read_temperature
+from benchmarks.settings import MIN_TOKENS, RESULTS, at_least, from_zero_to, read_temperature
 from benchmarks.systems import COMPARED, METHODS, PLAIN, PROFILES
 from benchmarks.table import sampling
 from benchmarks.virtual import Around, World
@@ -44,7 +44,7 @@ from orchestrator.requests import RequestReader
 from phrase_store.index import warm_up
 
 OURS = [name for name, method in METHODS.items() if method.system == "draftloop"]
-MOST_MS = 10_000  # maximum for anything other than forwards
+MAX_MS = 10_000  # maximum for anything other than forwards
 SOMEWHERE = "127.0.0.1:1"  # never connected to
 
 
@@ -193,10 +193,10 @@ def read(arguments: Sequence[str] | None) -> argparse.Namespace:
                         default=[name for name in COMPARED if name in OURS])  # fmt: skip
     parser.add_argument("--temperature", type=read_temperature, nargs="+", default=[0.8])
     parser.add_argument("--prompts", type=at_least(1), default=8)
-    parser.add_argument("--tokens", type=at_least(LEAST_TOKENS), default=64)
+    parser.add_argument("--tokens", type=at_least(MIN_TOKENS), default=64)
     parser.add_argument("--passes", type=at_least(1), default=1, help="seeds for every prompt")
     for name, default in asdict(Around()).items():
-        parser.add_argument(f"--{name}-ms", type=from_zero_to(MOST_MS), default=default,
+        parser.add_argument(f"--{name}-ms", type=from_zero_to(MAX_MS), default=default,
                             help=f"beside the forwards, of every {name}")  # fmt: skip
     parser.add_argument("--draft-ahead", action="store_true",
                         help="the drafter has a machine of its own and drafts ahead")  # fmt: skip

@@ -65,10 +65,10 @@ class Candidates:
             ends=np.zeros(FIRST_ROOM, np.int64),
             stops=in_order(session.stop_token_ids),
         )
-        self.learn_by(session.experience.calibration)
+        self.set_calibration(session.experience.calibration)
         self.clear()
 
-    def learn_by(self, calibration: Calibration) -> None:
+    def set_calibration(self, calibration: Calibration) -> None:
         """Sets the calibration that the draft model's own nodes use and update from now on."""
         self._learned = Learned(calibration, self.session.experience.reviews)
 
@@ -183,13 +183,13 @@ class Candidates:
         """Sets the next ends: those that pay, or none."""
         tree_ends.next_ends(self._tree, economy.state)
 
-    def open_all_ends(self, most: int) -> None:
-        """Sets the next ends, at any cost: all whose children are known, else up to `most`."""
+    def open_all_ends(self, max_ends: int) -> None:
+        """Sets the next ends, at any cost: all whose children are known, else up to `max_ends`."""
         tree = self._tree
         self._choose(len(self))
         tree_ends.open_up(tree, 0, self._max_depth)
         if not tree_ends.keep_known(tree):
-            tree.state["ends"] = min(most, self._room, self._count("ends"))
+            tree.state["ends"] = min(max_ends, self._room, self._count("ends"))
             tree.ends[: self._count("ends")].sort()
 
     @property
@@ -258,7 +258,7 @@ class Candidates:
         if prepared is None:
             return None
         tail = 0 if self.root_is_run else len(session.committed) - slot.length
-        if tail + tree_ends.nodes_to_run(self._tree) > prepared.most_rows:
+        if tail + tree_ends.nodes_to_run(self._tree) > prepared.max_rows:
             return None
         return Passes(session.model, slot, lambda: self._run(prepared, economy))
 

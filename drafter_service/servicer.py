@@ -87,7 +87,9 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
                     is_alone=lambda: self._host.engine.is_alone,
                     ready_sampler=await request.ready_sampler(self._host.model),
                 )
-                prefilled = self._host.engine.submit_awaitable(strategy.prefill(), party=slot)
+                prefilled = self._host.engine.submit_awaitable(
+                    strategy.prefill(), session_slot=slot
+                )
                 ahead = Ahead(self._host.engine, strategy, wanted=self._drafts_ahead)
                 answers = self._answers(request_iterator, strategy, ahead)
                 try:
@@ -165,8 +167,8 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
         with tracing.current().child("drafter.round", committed_length=length) as span:
             tree = await self._host.engine.submit_awaitable(task, timings, strategy.session.slot)
             timings.service_ns = time.perf_counter_ns() - received
-            span.note(nodes=len(tree), **timings.attributes())
-        self._host.answered(timings.service_ns)
+            span.set_attributes(nodes=len(tree), **timings.attributes())
+        self._host.record_service_time(timings.service_ns)
         return pb.DraftResponse(
             committed_length=request.committed_length,
             draft=convert.tree_to_pb(tree),

@@ -24,7 +24,7 @@ FREE, SMALLER = 0, 1
 USUAL = (0.2, 0.65, 0.3, 0.8), (0.0, 1.0, 0.0, 0.0)
 # Initial variance of a weight, which is also its maximum, and what each trial adds: texts change.
 MAX_VARIANCE, DRIFT = 0.1, 1e-5
-# Probabilities are clipped to [1 - SUREST, SUREST].
+# Probabilities are clipped to [1 - MAX_PROBABILITY, MAX_PROBABILITY].
 MAX_PROBABILITY = 0.9999
 
 
@@ -51,7 +51,7 @@ class Weighing(_Arrays):
 
 @compiled
 def log_odds(chance: float) -> float:
-    """Log-odds of a probability, clipped by SUREST; NaN counts as 0."""
+    """Log-odds of a probability, clipped by MAX_PROBABILITY; NaN counts as 0."""
     sure = 1 - MAX_PROBABILITY
     if chance > sure:
         sure = min(chance, MAX_PROBABILITY)

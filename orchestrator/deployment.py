@@ -203,7 +203,7 @@ class Deployment:
             calibration=self._calibrations.of(request.sampling.temperature),
             prediction=request.prediction,
         )
-        return Drafting(PhraseSource(own, most_leaves=1), phrases, choice)
+        return Drafting(PhraseSource(own, max_leaves=1), phrases, choice)
 
     def _phrases(self, request: GenerationRequest) -> PhraseSession | None:
         """The phrases that the request reads, and writes for others."""

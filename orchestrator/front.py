@@ -91,7 +91,9 @@ class Front:
         metered = _metered(generation, caller.name)
         with tracing.span("request", headers, strategy=strategy) as span, metered:
             yield
-            span.note(output_tokens=generation.output_length, rounds=generation.figures.rounds)
+            span.set_attributes(
+                output_tokens=generation.output_length, rounds=generation.figures.rounds
+            )
 
 
 @contextlib.asynccontextmanager

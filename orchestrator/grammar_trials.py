@@ -47,7 +47,7 @@ class GrammarTrials:
         Overloaded if too many requests wait. Cancelling this also ends the trial.
         """
         grammar.validate()
-        grammar.require_end(served.stop_token_ids)
+        grammar.require_stop_token(served.stop_token_ids)
         folder, stops = str(self._folder.resolve()), served.stop_token_ids
         model = Model(folder=folder, vocabulary_size=served.vocabulary_size, stop_token_ids=stops)
         if (model, grammar) not in self._found:

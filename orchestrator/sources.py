@@ -35,17 +35,17 @@ class Source(Protocol):
 class PhraseSource:
     """`prompt_lookup`, and the free source of other strategies: the likeliest phrases."""
 
-    def __init__(self, phrases: PhraseSession, most_leaves: int | None = None) -> None:
+    def __init__(self, phrases: PhraseSession, max_leaves: int | None = None) -> None:
         self._phrases = phrases
-        self._most_leaves = most_leaves
+        self._most_leaves = max_leaves
 
     def reading(self) -> Iterator[None]:
         """Indexes the prompt, one piece per step."""
         return self._phrases.reading()
 
     def propose(self, committed: Sequence[int], budget: DraftBudget) -> DraftTree:
-        """A tree of at most `most_leaves` branches."""
-        return self._phrases.propose(committed, budget, most_leaves=self._most_leaves)
+        """A tree of at most `max_leaves` branches."""
+        return self._phrases.propose(committed, budget, max_leaves=self._most_leaves)
 
     def observe(self, committed: Sequence[int], new: int, draft: DraftTree, said: Verdict) -> None:
         """Indexes the new tokens, and records which nodes of the last proposal were right."""

@@ -22,10 +22,10 @@ WAYS = LANES  # entries in a bucket
 ALL_WAYS = np.uint32((1 << WAYS) - 1)
 BUCKET_WORDS = 4 * WAYS
 TOKEN, COUNT, TICK = WAYS, 2 * WAYS, 3 * WAYS  # where each field starts in its bucket
-MOST_CONTINUATIONS = 8  # of one context, and children of one node
+MAX_CONTINUATIONS = 8  # of one context, and children of one node
 
 UNIT = 1024.0  # counts are stored in units of 1/1024, so that all words are integers
-MOST_UNITS = 2.0**32 - 1
+MAX_UNITS = 2.0**32 - 1
 
 CLOCK, ENTRIES, EVICTIONS = 0, 1, 2  # indices into a table's state
 
@@ -89,11 +89,11 @@ def decayed(table: Table, place: int) -> float:
 def _way_for(table: Table, start: int, siblings: np.uint32) -> Any:
     """The way for a new entry: an empty one, otherwise that of the least decayed count.
 
-    `siblings`: mask of the context's own ways. A context that already has MOST_CONTINUATIONS
+    `siblings`: mask of the context's own ways. A context that already has MAX_CONTINUATIONS
     replaces one of its own.
     """
     empty = equal_lanes(table.words, start, 0)
-    complete = count_bits(siblings) >= MOST_CONTINUATIONS
+    complete = count_bits(siblings) >= MAX_CONTINUATIONS
     if empty and not complete:
         table.state[ENTRIES] += 1
         return lowest_bit(empty)
@@ -123,7 +123,7 @@ def count_one(table: Table, key: np.uint64, token: int, weight: float) -> None:
         units = weight * UNIT
         table.words[place] = fingerprint
         table.words[place + TOKEN] = token
-    table.words[place + COUNT] = np.uint32(min(units, MOST_UNITS))
+    table.words[place + COUNT] = np.uint32(min(units, MAX_UNITS))
     table.words[place + TICK] = table.state[CLOCK]
 
 

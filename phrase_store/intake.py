@@ -30,7 +30,7 @@ class Intake:
         self._figures = figures
         self.successors: SuccessorTable | None = None  # cleared together with the phrases
         self._origins: OrderedDict[int, None] = OrderedDict()
-        self._door = threading.Lock()
+        self._lock = threading.Lock()
 
     def prepare(self) -> None:
         """Makes the system allocate the index's memory now, so that nobody waits for it later."""
@@ -58,7 +58,7 @@ class Intake:
         self._index.touch()
 
     def _remember(self, origin: int) -> None:
-        with self._door:
+        with self._lock:
             self._origins[origin] = None
             self._origins.move_to_end(origin)
             if len(self._origins) > REMEMBERED_ORIGINS:

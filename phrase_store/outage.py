@@ -26,7 +26,7 @@ class Outage:
     """
 
     def __init__(self) -> None:
-        self._door = threading.Lock()
+        self._lock = threading.Lock()
         self._lost: WeakSet[LogConnection] = WeakSet()
         self._is_logged = False
         self._answered = False  # a reason given by the log itself was logged
@@ -39,7 +39,7 @@ class Outage:
         `answered`: the reason comes from the log itself. The first such reason is logged too: a
         server that comes back with another password looks like a closed connection at first.
         """
-        with self._door:
+        with self._lock:
             self._lost.add(connection)
             should_log = not self._is_logged or (answered and not self._answered)
             self._is_logged, self._answered = True, self._answered or answered
@@ -50,7 +50,7 @@ class Outage:
         """Records that a connection's call succeeded; the outage ends once all others' do too."""
         if not self._is_logged:
             return
-        with self._door:
+        with self._lock:
             self._lost.discard(connection)
             is_over = self._is_logged and all(each.recovers_with(connection) for each in self._lost)
             self._is_logged, self._answered = (
@@ -62,5 +62,5 @@ class Outage:
 
     def remove(self, connection: LogConnection) -> None:
         """Records that a connection makes no more calls."""
-        with self._door:
+        with self._lock:
             self._lost.discard(connection)

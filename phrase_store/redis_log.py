@@ -68,7 +68,7 @@ class RedisLog(PhraseLog):
         self._key = KEY_PREFIX + namespace
         self._cleared_key = KEY_PREFIX + CLEARED + namespace
         self._clients: dict[float, Any] = {}
-        self._door = threading.Lock()
+        self._lock = threading.Lock()
         self._trail = Trail()
 
     def append(self, records: Sequence[bytes]) -> None:
@@ -137,7 +137,7 @@ class RedisLog(PhraseLog):
                 raise  # otherwise another client has cleared it meanwhile
 
     def close(self) -> None:
-        with self._door:
+        with self._lock:
             for client in self._clients.values():
                 client.close()
             self._clients.clear()
@@ -151,7 +151,7 @@ class RedisLog(PhraseLog):
             return command(self._client(wait_s))
 
     def _client(self, wait_s: float) -> Any:
-        with self._door:
+        with self._lock:
             if wait_s not in self._clients:
                 self._clients[wait_s] = client_of(self._address, self._options, wait_s)
             return self._clients[wait_s]

@@ -17,7 +17,7 @@ from phrase_store.outage import LogConnection, Outage
 from phrase_store.records import ORIGIN_LIMIT, encode_all, is_recordable, joined
 
 # Maximum phrases waiting to be written; further ones are dropped, and counted as such.
-MOST_WAITING = 10_000
+MAX_WAITING = 10_000
 # Phrases are collected for so long and written together, which saves writes and lets phrases of
 # consecutive rounds be merged.
 GATHER_S = 0.2
@@ -90,7 +90,7 @@ class Link:
         Raises nothing: a thread that dies would stop the exchange. Of unexpected errors only the
         type is logged, because their text may quote a record.
         """
-        if not self._breaker.admits():
+        if not self._breaker.allows_call():
             return False
         try:
             call()
@@ -101,7 +101,7 @@ class Link:
             self._failed(f"unexpected {type(error).__name__}")
         else:
             self._answered = time.monotonic()
-            self._breaker.succeeded()
+            self._breaker.record_success()
             self._outage.call_succeeded(self)
             return True
         return False
@@ -117,7 +117,7 @@ class Link:
         self._refused = refused
         self._figures.failures += 1
         self._failed_at = time.monotonic()
-        self._breaker.failed()
+        self._breaker.record_failure()
         if self._breaker.state is not BreakerState.CLOSED:
             self._outage.call_failed(self, self.task, reason, answered=answered)
 
@@ -146,7 +146,7 @@ class Publisher:
         """Queues phrases; returns immediately."""
         holds = 0 <= origin < ORIGIN_LIMIT and not self._stopping.is_set()
         for phrase in phrases:
-            if holds and len(self._waiting) < MOST_WAITING and is_recordable(phrase):
+            if holds and len(self._waiting) < MAX_WAITING and is_recordable(phrase):
                 self._waiting.append((origin, phrase))
             else:
                 self._figures.dropped += 1

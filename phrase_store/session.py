@@ -18,10 +18,10 @@ from phrase_store.successors import SuccessorTable
 # Up to 8 entries of 16 bytes per token, in a table that is half full at the end.
 BYTES_PER_TOKEN = 256
 # Bounds of the text length in tokens for which the table of own text is sized. A text longer than
-# MOST_TOKENS fills the table further, up to twice that length; then the oldest entries are evicted.
-LEAST_TOKENS, MOST_TOKENS = 1024, 65_536
+# MAX_TOKENS fills the table further, up to twice that length; then the oldest entries are evicted.
+MIN_TOKENS, MAX_TOKENS = 1024, 65_536
 # Maximum output length for which space is reserved, as it is not known: 2 MiB.
-MOST_EXPECTED_TOKENS = 8192
+MAX_EXPECTED_TOKENS = 8192
 # Tokens of the initial text counted in one step, which takes some tenths of a millisecond.
 PIECE_TOKENS = 512
 
@@ -68,9 +68,9 @@ class PhraseSession:
         self._own: PhraseIndex | None = None
         self._reading: Iterator[None] = iter(())
         if drafts_from_text:
-            expected = min(expected_tokens, MOST_EXPECTED_TOKENS)
-            tokens = max(LEAST_TOKENS, len(text) + len(prediction) + expected)
-            self._own = PhraseIndex(max_bytes=min(tokens, MOST_TOKENS) * BYTES_PER_TOKEN)
+            expected = min(expected_tokens, MAX_EXPECTED_TOKENS)
+            tokens = max(MIN_TOKENS, len(text) + len(prediction) + expected)
+            self._own = PhraseIndex(max_bytes=min(tokens, MAX_TOKENS) * BYTES_PER_TOKEN)
             # `prediction` first, so that the actual text counts as newer
             self._reading = _read(self._own, tuple(prediction), tuple(text))
         self._successors = successors
@@ -97,13 +97,13 @@ class PhraseSession:
         budget: DraftBudget,
         *,
         drafted: Sequence[int] = (),
-        most_leaves: int | None = None,
+        max_leaves: int | None = None,
     ) -> DraftTree:
-        """The likeliest continuations within the budget, with at most `most_leaves` branches.
+        """The likeliest continuations within the budget, with at most `max_leaves` branches.
 
         They follow the committed `context` and the tokens `drafted` after it.
         """
-        grown = self._grown(context, budget, drafted, most_leaves)
+        grown = self._grown(context, budget, drafted, max_leaves)
         first = [made for made in self._proposed if drafted and not made.drafted]
         self._proposed = [*first, Proposed(tuple(drafted), grown)]
         self._answered.append(grown.tree.sources)
@@ -118,7 +118,7 @@ class PhraseSession:
         context: Sequence[int],
         budget: DraftBudget,
         drafted: Sequence[int],
-        most_leaves: int | None,
+        max_leaves: int | None,
     ) -> Grown:
         self._count()
         ended = bool(drafted) and drafted[-1] in self._stop_token_ids
@@ -129,7 +129,7 @@ class PhraseSession:
             own=self._own,
             successors=self._successors.rows if self._successors else None,
             calibration=self._calibration,
-            most_leaves=0 if ended else most_leaves,
+            max_leaves=0 if ended else max_leaves,
             run_before=self._run_after(context, drafted) if drafted else self._run,
             stops=self._stops,
         )

@@ -31,7 +31,7 @@ from phrase_store.records import (
 )
 from phrase_store.unpack import decode, unpack
 
-AT_ONCE = 500  # records read or written per call
+BATCH_RECORDS = 500  # records read or written per call
 # Timeouts are longer than in services, as a person waits; `max_length` must not truncate a log.
 LONG_TIMEOUTS = LogOptions(max_length=2**31, connect_timeout_s=5.0, operation_timeout_s=10.0)
 
@@ -151,7 +151,7 @@ def import_file(url: str, path: Path, report_progress: ReportProgress) -> int:
         records = waiting.setdefault(name, [])
         records += line.records(salt)
         phrases += len(line.phrases)
-        if len(records) >= AT_ONCE:
+        if len(records) >= BATCH_RECORDS:
             write(name)
         report_progress(1)
     for name in list(waiting):
@@ -166,7 +166,7 @@ def clear_log(log: PhraseLog) -> None:
 
 def _read(log: PhraseLog) -> Iterator[Sequence[bytes]]:
     position = START
-    while entries := log.read(position, AT_ONCE):
+    while entries := log.read(position, BATCH_RECORDS):
         yield [entry.record for entry in entries]
         position = entries[-1].position
 

@@ -12,7 +12,7 @@ from draftloop.runtime.forward import Forward, Task
 from verifier_service.session import VerifierSession
 
 # float32 logits of one forward: a quarter of a gigabyte, including what is computed from them.
-MOST_LOGITS = 1 << 24
+MAX_LOGITS = 1 << 24
 
 
 def token_logprobs(
@@ -41,7 +41,7 @@ def prompt_logprobs(session: VerifierSession, *, chunk_tokens: int) -> Task[Prom
     assert slot.length == 0, "the session shares no rows"
     count = session.request.prompt_logprobs or 0
     found = PromptLogprobs(count=min(count, session.model.vocabulary_size))
-    most = max(1, min(chunk_tokens, MOST_LOGITS // session.model.vocabulary_size))
+    most = max(1, min(chunk_tokens, MAX_LOGITS // session.model.vocabulary_size))
     while (left := len(prompt) - 1 - slot.length) > 0:
         start = slot.length
         size = min(most, session.model.step_size.prompt_tokens, left)

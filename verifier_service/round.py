@@ -38,8 +38,8 @@ def verify(session: VerifierSession, draft: DraftTree, *, chunk_tokens: int) -> 
     if len(draft) and _first_non_finite(predictions, verdict) is not None:
         # A node's NaN or infinity times a weight of zero, is NaN in rows that do not attend to it.
         slot.truncate(length)
-        predictions, alone = yield from _run_and_accept(session, EMPTY_TREE)
-        verdict = _accept_nothing(alone, verdict)
+        predictions, without_draft = yield from _run_and_accept(session, EMPTY_TREE)
+        verdict = _accept_nothing(without_draft, verdict)
     if (place := _first_non_finite(predictions, verdict)) is not None:
         raise DraftloopError(
             f"what the model says of the token at position {len(session.committed) + place} "
@@ -69,17 +69,17 @@ def _run_and_accept(
     return predictions, dataclasses.replace(verdict, successor_ids=tuple(predictions.successor_ids))
 
 
-def _accept_nothing(alone: Verdict, rejected: Verdict) -> Verdict:
+def _accept_nothing(without_draft: Verdict, rejected: Verdict) -> Verdict:
     """A verdict that accepts no node of the draft.
 
-    `alone` is the verdict on an empty draft. The predictions and successors after the draft's nodes
-    are taken from `rejected`.
+    `without_draft` is the verdict on an empty draft. The predictions and successors after the
+    draft's nodes are taken from `rejected`.
     """
-    successors = len(alone.successor_ids)
+    successors = len(without_draft.successor_ids)
     return dataclasses.replace(
-        alone,
+        without_draft,
         node_predictions=rejected.node_predictions,
-        successor_ids=alone.successor_ids + rejected.successor_ids[successors:],
+        successor_ids=without_draft.successor_ids + rejected.successor_ids[successors:],
     )
 
 

@@ -119,8 +119,8 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServicer):
             if opens:
                 timings.cached_tokens = session.slot.shared
                 observe_opening(session.slot, length)
-            span.note(nodes=len(draft), **timings.attributes())
-        self._host.answered(timings.service_ns)
+            span.set_attributes(nodes=len(draft), **timings.attributes())
+        self._host.record_service_time(timings.service_ns)
         session.last_draft = draft
         session.last_answer = Verification(
             verdict=verdict,

@@ -14,7 +14,7 @@ from draftloop.runtime.model import LanguageModel
 from draftloop.runtime.prefixes import Text
 from draftloop.runtime.sampling import Sampler
 from draftloop.runtime.sessions import Opening
-from draftloop.tree import MOST_SUCCESSORS, DraftTree, Verification
+from draftloop.tree import MAX_SUCCESSORS, DraftTree, Verification
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +32,8 @@ class SessionRequest(Opening):
     def validate(self, model: LanguageModel) -> None:
         """Also limits the extras (successors, log-probabilities) to what verdicts can carry."""
         Opening.validate(self, model)
-        if self.successors > MOST_SUCCESSORS:
-            rule = f"must be at most {MOST_SUCCESSORS}"
+        if self.successors > MAX_SUCCESSORS:
+            rule = f"must be at most {MAX_SUCCESSORS}"
             raise InvalidInput("successors", rule, self.successors)
         check_top_logprobs(self.logprobs)
         check_top_logprobs(self.prompt_logprobs, "prompt_logprobs")
@@ -78,7 +78,7 @@ class VerifierSession:
         prepared = self.model.prepared
         return (
             prepared is not None
-            and prepared.takes(forward)
+            and prepared.can_run(forward)
             and self.sampler.is_plain_except_grammar
             and self.request.logprobs is None
             and self.is_alone()

@@ -36,7 +36,7 @@ TOGETHER, REVIEWED = 8, 24
 # saves some four of the larger one.
 REVIEW_COST_RATIO = 4
 # Nodes with a smaller path probability are not drafted ahead.
-LEAST_AHEAD = 0.01
+MIN_REACH_AHEAD = 0.01
 NO_PRICES = DraftBudget(max_nodes=0, max_depth=0)
 
 
@@ -96,7 +96,9 @@ class Fused(TreeStrategy):
             return tree
         experience = self.session.experience
         alone = way is Way.LARGER
-        self.candidates.learn_by(experience.calibration if alone else experience.ways.further)
+        self.candidates.set_calibration(
+            experience.calibration if alone else experience.ways.further
+        )
         tree = yield from self._draft(budget)
         self.proposed_nodes += of_smaller
         return tree
@@ -125,7 +127,7 @@ class Fused(TreeStrategy):
             return
         known, ended = self.candidates, False
         depth, most = self.session.room, TOGETHER * CHILDREN
-        known.plan(NO_PRICES, together=TOGETHER, most=most, max_depth=depth, least=LEAST_AHEAD)
+        known.plan(NO_PRICES, together=TOGETHER, most=most, max_depth=depth, least=MIN_REACH_AHEAD)
         try:
             while known.root_is_run and wanted():
                 known.open_all_ends(TOGETHER)

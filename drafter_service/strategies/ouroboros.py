@@ -145,7 +145,7 @@ class Ouroboros(Chain):
         most = min(left, lookahead.candidates * (lookahead.ngram - 1))
         wanted = DraftBudget(max_nodes=most, max_depth=min(deepest, most))
         phrases = self._phrases.propose(
-            session.committed, wanted, drafted=drafted.token_ids, most_leaves=lookahead.candidates
+            session.committed, wanted, drafted=drafted.token_ids, max_leaves=lookahead.candidates
         )
         builder = TreeBuilder(phrases)
         self._window.place(builder, ROOT, deepest, room - len(builder))
@@ -210,7 +210,7 @@ class Ouroboros(Chain):
             self.session.committed,
             room,
             drafted=drafted.token_ids,
-            most_leaves=self._parameters.lengthening_phrases,
+            max_leaves=self._parameters.lengthening_phrases,
         )
         builder = TreeBuilder(chain)
         builder.graft(len(chain) - 1, phrases)

@@ -12,11 +12,11 @@ from typing import Any
 
 from draftloop.errors import InvalidInput
 from draftloop.grammar import FORMATS, Grammar
-from draftloop.logprobs import MOST_TOP_LOGPROBS
+from draftloop.logprobs import MAX_TOP_LOGPROBS
 from draftloop.request import (
-    LEAST_POSITIVE,
     MAX_SEED,
     MAX_TOP_K,
+    MIN_POSITIVE,
     NEVER_ZERO,
     GenerationParameters,
     check_characters,
@@ -35,14 +35,14 @@ def require_valid_types(parameters: GenerationParameters) -> None:
     for name in REAL_NUMBERS:
         require_number(name, getattr(parameters.sampling, name))
     for name in NEVER_ZERO:
-        if (real := getattr(parameters.sampling, name)) < LEAST_POSITIVE:
-            raise InvalidInput(name, f"must be at least {LEAST_POSITIVE}", real)
+        if (real := getattr(parameters.sampling, name)) < MIN_POSITIVE:
+            raise InvalidInput(name, f"must be at least {MIN_POSITIVE}", real)
     for name, value, most, rule in (
         ("max_tokens", parameters.max_tokens, UINT32, _at_least_1(parameters.max_tokens)),
         ("min_tokens", parameters.min_tokens, UINT32, f"must be from 0 to {UINT32}"),
-        ("logprobs", parameters.logprobs, UINT32, f"must be from 0 to {MOST_TOP_LOGPROBS}"),
+        ("logprobs", parameters.logprobs, UINT32, f"must be from 0 to {MAX_TOP_LOGPROBS}"),
         ("prompt_logprobs", parameters.prompt_logprobs, UINT32,
-         f"must be from 0 to {MOST_TOP_LOGPROBS}"),
+         f"must be from 0 to {MAX_TOP_LOGPROBS}"),
         ("top_k", parameters.sampling.top_k, UINT32, f"must be from 0 (off) to {MAX_TOP_K}"),
         ("seed", parameters.seed, MAX_SEED, f"must be from 0 to {MAX_SEED}"),
         ("speculation.max_draft_tokens", parameters.speculation.max_draft_tokens, UINT32,

@@ -24,14 +24,14 @@ from draftloop.grammars.matching import Vocabulary
 from draftloop.grammars.text import refusal
 
 MB = 1 << 20
-MOST_STACK = 4 * MB  # less than threads of services have: what passes here is safe there
-MOST_MEMORY = 48 * MB  # services keep several grammars in memory
-MOST_ADDRESSES = 192 * MB  # while the grammar is compiled
-MOST_CPU_S = 3
-MOST_S = 30.0  # wall time, for a machine that is busy with other work
+MAX_STACK = 4 * MB  # less than threads of services have: what passes here is safe there
+MAX_MEMORY = 48 * MB  # services keep several grammars in memory
+MAX_ADDRESS_SPACE = 192 * MB  # while the grammar is compiled
+MAX_CPU_S = 3
+MAX_WALL_S = 30.0  # wall time, for a machine that is busy with other work
 TERMINATION_SIGNALS = (signal.SIGTERM,)
 TOO_LARGE = "it is too large, or too deep"
-TOO_LONG = f"it takes more than {MOST_CPU_S} seconds to make"
+TOO_LONG = f"it takes more than {MAX_CPU_S} seconds to make"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ def _try_in_child(grammar: Grammar, vocabulary: Vocabulary) -> str | None:
 def _read_answer(reading: int) -> bytes:
     """The child's answer; empty if it ended without one or took too long."""
     with os.fdopen(reading, "rb") as answer:
-        in_time, _, _ = select.select([answer], [], [], MOST_S)
+        in_time, _, _ = select.select([answer], [], [], MAX_WALL_S)
         return answer.read() if in_time else b""
 
 
@@ -102,18 +102,18 @@ def _run_child(writing: int, grammar: Grammar, vocabulary: Vocabulary) -> None:
         _limit_resources()
         before = _peak_memory()
         found = _find_problem(grammar, vocabulary)
-        if found is None and _peak_memory() - before > MOST_MEMORY:
+        if found is None and _peak_memory() - before > MAX_MEMORY:
             found = refusal(grammar, TOO_LARGE).description
         os.write(writing, json.dumps(found).encode())
     os._exit(0)
 
 
 def _limit_resources() -> None:
-    limits = {resource.RLIMIT_STACK: MOST_STACK, resource.RLIMIT_CORE: 0}
+    limits = {resource.RLIMIT_STACK: MAX_STACK, resource.RLIMIT_CORE: 0}
     with contextlib.suppress(OSError):  # without /proc, only time and stack are bounded
         pages = int(Path("/proc/self/statm").read_text().split()[0])
-        limits[resource.RLIMIT_AS] = pages * resource.getpagesize() + MOST_ADDRESSES
-    limits[resource.RLIMIT_CPU] = MOST_CPU_S + 1  # the soft limit is one second lower
+        limits[resource.RLIMIT_AS] = pages * resource.getpagesize() + MAX_ADDRESS_SPACE
+    limits[resource.RLIMIT_CPU] = MAX_CPU_S + 1  # the soft limit is one second lower
     for kind, limit in limits.items():
         _, hard_limit = resource.getrlimit(kind)
         limit = limit if hard_limit == resource.RLIM_INFINITY else min(limit, hard_limit)
@@ -123,8 +123,8 @@ def _limit_resources() -> None:
 
 def _peak_memory() -> int:
     """Peak memory of this process, in bytes."""
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if sys.platform == "darwin" else most * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def _find_problem(grammar: Grammar, vocabulary: Vocabulary) -> str | None:

@@ -13,7 +13,7 @@ from draftloop.logprobs import PromptLogprobs, TokenLogprobs
 from draftloop.model_info import CostPoint, ModelInfo
 from draftloop.request import NEVER_ZERO, GenerationParameters, SamplingParameters
 from draftloop.rpc.convert_speculation import speculation_from_pb, speculation_to_pb
-from draftloop.rpc.fields import field_names, field_values, require_few
+from draftloop.rpc.fields import field_names, field_values, require_max_entries
 from draftloop.tree import DraftEnd, DraftTree, ServiceTimings, TokenSource, Verdict
 from protos import generation_pb2, verifier_pb2
 from protos import speculation_pb2 as pb
@@ -182,7 +182,7 @@ def _bans_to_pb(bans: Bans) -> pb.Bans:
 
 
 def _bans_from_pb(message: pb.Bans) -> Bans:
-    require_few("bans.sequences", message.sequences, MAX_SEQUENCES)
+    require_max_entries("bans.sequences", message.sequences, MAX_SEQUENCES)
     return Bans(
         allowed=tuple(message.allowed_token_ids),
         sequences=tuple(tuple(each.token_ids) for each in message.sequences),

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from draftloop.errors import InvalidInput
 from draftloop.lookahead import LookaheadParameters
 from draftloop.phrase import PhraseAccess, PhraseScope
-from draftloop.rpc.fields import field_names, field_values, require_few
+from draftloop.rpc.fields import field_names, field_values, require_max_entries
 from draftloop.speculation import (
     MAX_CASCADE_TOKENS,
     CascadeParameters,
@@ -113,9 +113,9 @@ def cascade_from_pb(message: pb.CascadeParameters) -> CascadeParameters:
 
     Raises InvalidInput if the matrix is larger than any valid one.
     """
-    require_few("cascade.matrix", message.matrix, MAX_CASCADE_TOKENS)
+    require_max_entries("cascade.matrix", message.matrix, MAX_CASCADE_TOKENS)
     for row in message.matrix:
-        require_few("cascade.matrix", row.tokens, MAX_CASCADE_TOKENS)
+        require_max_entries("cascade.matrix", row.tokens, MAX_CASCADE_TOKENS)
     matrix = tuple(tuple(row.tokens) for row in message.matrix)
     return _with_fields(CascadeParameters(matrix=matrix), _present_fields(message, _PLAIN_CASCADE))
 

@@ -20,10 +20,12 @@ def field_values(source: object, fields: Iterable[str]) -> dict[str, Any]:
     return {name: getattr(source, name) for name in fields}
 
 
-def require_few(field_name: str, parts: Sized, most: int) -> None:
+def require_max_entries(field_name: str, parts: Sized, max_entries: int) -> None:
     """Raises InvalidInput if a repeated field has more entries than any rule allows.
 
     Call it before reading them: entries of two bytes each could block the event loop for seconds.
     """
-    if len(parts) > most:
-        raise InvalidInput(field_name, f"must have at most {most} entries", f"{len(parts)} entries")
+    if len(parts) > max_entries:
+        raise InvalidInput(
+            field_name, f"must have at most {max_entries} entries", f"{len(parts)} entries"
+        )

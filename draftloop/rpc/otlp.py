@@ -40,7 +40,7 @@ class OtlpSpan:
         context = trace.set_span_in_context(self._span, Context())
         return OtlpSpan(self._tracer, _start_span(self._tracer, name, context, attributes))
 
-    def note(self, **attributes: Value) -> None:
+    def set_attributes(self, **attributes: Value) -> None:
         self._span.set_attributes(_with_prefix(attributes))
 
     def headers(self) -> tuple[tuple[str, str], ...]:

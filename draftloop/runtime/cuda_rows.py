@@ -20,7 +20,7 @@ WIDE = 2048  # wider rows get eight warps per program instead of four
 # For attention: keys per block, by the bytes of a value; and parts that a row's keys are split in.
 BLOCKS = {2: 64, 4: 32}
 PARTS, MANY_PARTS, LONG = 4, 16, 4096
-LEAST_GROUP = 16  # rows of a tensor core's tile
+MIN_GROUP = 16  # rows of a tensor core's tile
 WIDE_HEAD = 128  # heads with more dimensions get eight warps instead of four
 EVERYTHING = 1 << 30  # a window that masks nothing
 
@@ -92,7 +92,7 @@ def attend(
         queries, layer.keys, layer.values, inputs.slots, inputs.seen, inputs.prefixes,
         inputs.paths, sums, tops, totals, layer.keys.stride(0), layer.keys.stride(1), shape.scale,
         seen, inputs.paths.shape[1], KEYS=shape.kv_heads, GROUP=group,
-        GROUP_PADDED=max(LEAST_GROUP, triton.next_power_of_2(group)), DIM=dim, DIM_PADDED=dims,
+        GROUP_PADDED=max(MIN_GROUP, triton.next_power_of_2(group)), DIM=dim, DIM_PADDED=dims,
         BLOCK=block, PARTS=parts, num_warps=8 if dims > WIDE_HEAD else 4, num_stages=2,
     )  # fmt: skip
     out = torch.empty_like(queries)

@@ -78,6 +78,6 @@ def _activated(joined: Tensor, activation: nn.Module) -> Tensor:
     function = activation.function if isinstance(activation, Elementwise) else activation
     if type(function).__name__ in SILU:
         return cuda_rows.gate(joined)
-    opened, let_through = joined.chunk(2, dim=-1)
-    output: Tensor = function(opened) * let_through
+    opened, up = joined.chunk(2, dim=-1)
+    output: Tensor = function(opened) * up
     return output

@@ -24,7 +24,7 @@ NO_CUTS: Cuts = np.zeros(0)
 
 BITS_BELOW = 20
 SIZES = (0x3F800000 >> BITS_BELOW) + 1  # as the greatest weight is 1.0
-LEAST_POWER, MOST_FACTOR = np.float32(-126), 3e38
+MIN_POWER, MAX_FACTOR = np.float32(-126), 3e38
 A, B, C, D, E, F, G = (np.float32(each) for each in EXP2)
 LOG2_E = math.log2(math.e)
 HALF, EXPONENT = np.float32(0.5), np.float32(1 << 23)
@@ -95,10 +95,10 @@ def weigh(row: Floats32, temperature: float, known: Scratch) -> None:
     most = row[0]
     for logit in row:
         most = max(most, logit)
-    factor = np.float32(min(LOG2_E / temperature, MOST_FACTOR))
+    factor = np.float32(min(LOG2_E / temperature, MAX_FACTOR))
     weights, exponents, bits = known.weights, known.exponents, known.bits
     for token in range(len(row)):
-        power = max((row[token] - most) * factor, LEAST_POWER)
+        power = max((row[token] - most) * factor, MIN_POWER)
         whole = np.floor(power + HALF)
         x = power - whole
         weights[token] = (((((A * x + B) * x + C) * x + D) * x + E) * x + F) * x + G

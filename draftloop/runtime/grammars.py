@@ -25,7 +25,7 @@ from draftloop.grammars.text import refusal
 from draftloop.runtime.choices import EXCLUDED
 from draftloop.runtime.grammar_time import GrammarTime
 
-MOST_KEPT = 32  # grammars; a service typically sees a few of them repeatedly
+MAX_CACHED = 32  # grammars; a service typically sees a few of them repeatedly
 
 
 class Grammars:
@@ -56,13 +56,13 @@ class Grammars:
         with self._lock:
             self._kept[grammar] = matcher
             self._kept.move_to_end(grammar)
-            if len(self._kept) > MOST_KEPT:
+            if len(self._kept) > MAX_CACHED:
                 self._kept.popitem(last=False)
             place = matcher.deep_copy()
             return Follower(self.vocabulary, grammar, place, self.stop_token_ids, GrammarTime())
 
     def _compile(self, grammar: Grammar) -> LLMatcher:
-        grammar.require_end(self.stop_token_ids)
+        grammar.require_stop_token(self.stop_token_ids)
         try:
             vocabulary = self.vocabulary
         except ValueError as error:
@@ -197,18 +197,20 @@ class Scout:
         At the end of a grammar, end tokens leave the matcher where it is.
         """
         shared = 0
-        for here, there in zip(self._path, path, strict=False):
-            if here != there:
+        for own_token, path_token in zip(self._path, path, strict=False):
+            if own_token != path_token:
                 break
             shared += 1
         if shared < len(self._path):
             self._matcher.rollback(len(self._path) - shared)
             del self._path[shared:]
         ahead = list(path[shared:])
-        went = self._matcher.try_consume_tokens(ahead) if ahead else 0
-        self._path += ahead[:went]
-        arrived = went == len(ahead) or (ahead[went] in self._ends and self._matcher.is_stopped())
-        return self._matcher if arrived and not self.has_failed else None
+        consumed = self._matcher.try_consume_tokens(ahead) if ahead else 0
+        self._path += ahead[:consumed]
+        is_reached = consumed == len(ahead) or (
+            ahead[consumed] in self._ends and self._matcher.is_stopped()
+        )
+        return self._matcher if is_reached and not self.has_failed else None
 
     def commit(self, token: int) -> bool:
         """Follows the output by a token; False if the scout cannot."""

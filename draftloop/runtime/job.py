@@ -19,7 +19,8 @@ from draftloop.tree import ServiceTimings
 class Job:
     """A running task: its next wish, the outcome that a caller waits for, and its timings.
 
-    `party` identifies the task's session by its first slot, or else by the slot of its first wish.
+    `session_slot` identifies the task's session by its first slot, or else by the slot of its first
+    wish.
     """
 
     task: Task[Any]
@@ -27,7 +28,7 @@ class Job:
     timings: ServiceTimings
     submitted_ns: int
     needs_forward: bool = True  # whether it needs forwards, as sessions do
-    party: Slot | None = None
+    session_slot: Slot | None = None
     wish: Wish | None = None
     # the request's context, so that log lines name the request
     context: Context = field(default_factory=copy_context)

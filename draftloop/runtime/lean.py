@@ -58,10 +58,10 @@ def is_lean(model: PreTrainedModel) -> bool:
     if type(model) not in KINDS:
         return False
     body, config = model.get_decoder(), model.config
-    turned = (config.rope_parameters or {}).get("partial_rotary_factor") or 1.0  # part of a head
+    rotated = (config.rope_parameters or {}).get("partial_rotary_factor") or 1.0  # part of a head
     return (
         getattr(body.rotary_emb, "rope_type", None) in FIXED_ROPE
-        and turned == 1
+        and rotated == 1
         and all(
             type(module) in (nn.Linear, QuantizedLinear)
             for layer in body.layers
@@ -134,10 +134,10 @@ class LeanDecoder:
             self.stack = CpuStack(self._layers, self._frame, self._shape)
         self.steps: Steps | None = None  # see `pad_steps`
 
-    def pad_steps(self, cache: KVCache, most_nodes: int) -> None:
+    def pad_steps(self, cache: KVCache, max_nodes: int) -> None:
         """Makes forwards over `cache` run in padded steps from now on, on a GPU.
 
-        `most_nodes`: maximum nodes of a draft. No effect if the decoder is split or compiled by
+        `max_nodes`: maximum nodes of a draft. No effect if the decoder is split or compiled by
         torch. If the kernels are not available, that is logged and forwards run without.
         """
         if self._parts.ranks > 1 or self._compiled:
@@ -149,7 +149,7 @@ class LeanDecoder:
 
             self.steps = steps_for(
                 lambda inputs: PaddedStep(self._layers, self._frame, self._shape, cache, inputs),
-                most_nodes,
+                max_nodes,
                 self._device,
             )
         except Exception as error:  # compilers and drivers may raise anything
@@ -171,11 +171,11 @@ class LeanDecoder:
         delta = torch.zeros_like(x)
         angles = self._cosines[positions], self._sines[positions]
         for layer in self._layers:
-            x, turned, values = self._blocks.before_attention(
+            x, rotated, values = self._blocks.before_attention(
                 x, delta, layer.first_norm, layer.before_attention, layer.head_norms, angles,
                 self._heads, self._epsilon,
             )  # fmt: skip
-            attended = self._attended(layer, turned, values, batch, cache)
+            attended = self._attended(layer, rotated, values, batch, cache)
             delta = self._parts.summed(multiplied(attended, layer.after_attention))
             x, delta = self._blocks.after_attention(
                 x, delta, layer.second_norm, layer.before_activation, layer.activation,
@@ -189,7 +189,7 @@ class LeanDecoder:
         return self._parts.gathered(logits).float()
 
     def _attended(
-        self, layer: Layer, turned: Tensor, values: Tensor, batch: Batch, cache: KVCache
+        self, layer: Layer, rotated: Tensor, values: Tensor, batch: Batch, cache: KVCache
     ) -> Tensor:
         """Attention output, [rows, heads * dim].
 
@@ -199,8 +199,8 @@ class LeanDecoder:
         queries = self._heads.queries
         out, _ = attend(
             layer.attention,
-            turned[:, :queries].transpose(0, 1)[None],
-            turned[:, queries:].transpose(0, 1)[None],
+            rotated[:, :queries].transpose(0, 1)[None],
+            rotated[:, queries:].transpose(0, 1)[None],
             values.transpose(0, 1)[None],
             None,
             layer.attention.scaling,
@@ -208,7 +208,7 @@ class LeanDecoder:
             draftloop_cache=cache,
             sliding_window=layer.window,
         )
-        return out.reshape(len(turned), -1)
+        return out.reshape(len(rotated), -1)
 
 
 def _take_over(layer: Any, config: Any, *, compiled: bool) -> Layer:

@@ -228,7 +228,7 @@ class LanguageModel:
 
     def _run(self, forwards: Sequence[Forward]) -> list[Tensor]:
         prepared = self.prepared
-        if prepared is not None and len(forwards) == 1 and prepared.takes(forwards[0]):
+        if prepared is not None and len(forwards) == 1 and prepared.can_run(forwards[0]):
             return [prepared.forward(forwards[0])]
         batch = lay_out(forwards)
         # transformers needs at least one row of logits: it is computed and discarded

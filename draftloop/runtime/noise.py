@@ -21,9 +21,9 @@ from draftloop.runtime.hashing import GOLDEN_32, MASK_32, MIX_SHIFT, MIX_STEPS, 
 # Maximum positions, and values, that are kept (16 MiB).
 KEPT_POSITIONS, KEPT_VALUES = 256, 1 << 22
 # Maximum positions, and values, computed at a time: one by one they would cost far more.
-DRAWN_AT_ONCE, MOST_VALUES = 8, 1 << 16
+DRAWN_AT_ONCE, MAX_VALUES = 8, 1 << 16
 # The same on a GPU, where almost all of the time goes into launching two dozen kernels.
-DRAWN_ON_GPU, MOST_VALUES_ON_GPU = 32, 1 << 20
+DRAWN_ON_GPU, MAX_VALUES_ON_GPU = 32, 1 << 20
 
 Words = npt.NDArray[np.unsignedinteger]
 
@@ -43,9 +43,7 @@ class GumbelNoise:
         self._vocabulary_size = vocabulary_size
         self._device = device
         on_gpu = device.type == "cuda"
-        self._at_once = (
-            (DRAWN_ON_GPU, MOST_VALUES_ON_GPU) if on_gpu else (DRAWN_AT_ONCE, MOST_VALUES)
-        )
+        self._at_once = (DRAWN_ON_GPU, MAX_VALUES_ON_GPU) if on_gpu else (DRAWN_AT_ONCE, MAX_VALUES)
         self._kept: dict[int, Tensor] = {}
 
     def at(self, positions: Sequence[int]) -> Tensor:

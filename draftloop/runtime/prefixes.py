@@ -61,17 +61,17 @@ def acquire(cache: KVCache, max_pending: int, text: Text) -> Slot:
     return slot
 
 
-def copy_shared_prefix(slot: Slot, most: int) -> None:
+def copy_shared_prefix(slot: Slot, stop: int) -> None:
     """Extends the slot's rows by copying from the slot with the longest common prefix.
 
-    Copies up to position `most`, but only if there are at least LEAST rows to copy. On the engine's
-    thread only.
+    Copies up to position `stop`, but only if there are at least MIN_SHARED_TOKENS rows to copy. On
+    the engine's thread only.
     """
     text, cache = slot.text, slot.cache
-    if text is None or slot.pending or most < slot.length + MIN_SHARED_TOKENS:
+    if text is None or slot.pending or stop < slot.length + MIN_SHARED_TOKENS:
         return
     others = [other for other in cache.known_slots() if other is not slot]
-    found = [(min(_reusable_rows(other, text), most), other) for other in others]
+    found = [(min(_reusable_rows(other, text), stop), other) for other in others]
     count, source = max(found, key=lambda pair: pair[0], default=(0, slot))
     if count < slot.length + MIN_SHARED_TOKENS:
         return

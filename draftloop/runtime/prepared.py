@@ -36,7 +36,7 @@ if UNIT is not None:
     TEMPERATURE, LOGITS = CALL_FIELDS.index("temperature"), STACK_FIELDS.index("logits")
     SLOT, BIASES = SEGMENT_FIELDS.index("slot"), SEGMENT_FIELDS.index("biases")
 
-MOST_FORWARDS = 64  # in sequence
+MAX_FORWARDS = 64  # in sequence
 
 
 class Pass(NamedTuple):
@@ -98,55 +98,55 @@ NO_CHOICE = Choice(np.zeros(0, np.int64), np.zeros(0))
 class Prepared:
     """The arrays of one model; used from its engine's thread, by one session at a time.
 
-    `most_nodes`: maximum nodes of a draft. A forward may have that many rows and ROUND_TOKENS more.
+    `max_nodes`: maximum nodes of a draft. A forward may have that many rows and ROUND_TOKENS more.
     """
 
     def __init__(
-        self, stack: CpuStack, cache: KVCache, vocabulary_size: int, most_nodes: int
+        self, stack: CpuStack, cache: KVCache, vocabulary_size: int, max_nodes: int
     ) -> None:
         assert UNIT is not None, "a stack has kernels"
         self._stack, self._cache = stack, cache
         self._vocabulary_size = vocabulary_size
-        self.most_rows = most_nodes + ROUND_TOKENS
+        self.max_rows = max_nodes + ROUND_TOKENS
         self._zero_noise = cpu_choice.zero_noise(vocabulary_size)
         self._zero_noise_rows = np.full(cache.shape.rows, self._zero_noise.data_ptr())
         entries = np.array([stack.entry, cpu_choice.entry(), UNIT.lanes], np.int64)
         segment, window = np.zeros((1, len(SEGMENT_FIELDS)), np.int64), np.zeros(2, np.int64)
-        bias = np.empty(self.most_rows * UNIT.padded(cache.shape.rows), np.float32)
+        bias = np.empty(self.max_rows * UNIT.padded(cache.shape.rows), np.float32)
         window[0], segment[0, BIASES] = bias.ctypes.data, window.ctypes.data
         self._segment = segment
-        self._logits = torch.empty(self.most_rows * vocabulary_size + UNIT.lanes)
+        self._logits = torch.empty(self.max_rows * vocabulary_size + UNIT.lanes)
         self._records = Records(
             entries=entries,
             stack=np.zeros(len(STACK_FIELDS), np.int64),
             choice=np.zeros(0, np.int64),
-            numbers=np.empty((3, self.most_rows), np.int64),
+            numbers=np.empty((3, self.max_rows), np.int64),
             segment=segment[0],
             window=window,
             bias=bias,
             results=np.zeros(0),
-            scores=np.empty((self.most_rows, UNIT.padded(vocabulary_size)), np.float32),
+            scores=np.empty((self.max_rows, UNIT.padded(vocabulary_size)), np.float32),
             noise=self._zero_noise_rows,
-            times=np.zeros((MOST_FORWARDS, 3), np.int64),
-            logits=self.logits(self.most_rows).numpy(),
+            times=np.zeros((MAX_FORWARDS, 3), np.int64),
+            logits=self.logits(self.max_rows).numpy(),
             cuts=NO_CUTS,
             scratch=scratch(vocabulary_size),
         )
         self._choices: dict[tuple[int, int], Choice] = {}
         self._moves = -1
 
-    def takes(self, forward: Forward) -> bool:
+    def can_run(self, forward: Forward) -> bool:
         """Whether `forward` can be run here: it is small enough, and wants the usual logits.
 
         These are the logits of the last committed token and of every node.
         """
         rows = len(forward.committed_token_ids)
-        return forward.rows <= self.most_rows and forward.logits_from == max(rows - 1, 0)
+        return forward.rows <= self.max_rows and forward.logits_from == max(rows - 1, 0)
 
     def forward(self, forward: Forward) -> Tensor:
         """Runs a forward; returns its logits, float32 [rows, vocabulary]."""
         slot, length, first = forward.slot, forward.slot.length, forward.slot.pending
-        tail = self._entered(forward)
+        tail = self._reserve_rows(forward)
         values = (forward.rows - forward.logits_from) * self._vocabulary_size
         logits = torch.empty(values + self._records.entries[LANES])
         self._prepare_stack(slot, logits)
@@ -160,7 +160,7 @@ class Prepared:
         committed token.
         """
         slot, length = forward.slot, forward.slot.length
-        tail = self._entered(forward)
+        tail = self._reserve_rows(forward)
         successors = min(settings.successors, self._vocabulary_size)
         # Without noise and filters, the chosen token is the first of the successors.
         first_is_chosen = not len(noise) and not len(settings.cuts)
@@ -184,7 +184,7 @@ class Prepared:
         """[rows, vocabulary]: the last verification's logits, if it filtered nothing; a view."""
         return self._logits[: rows * self._vocabulary_size].view(rows, self._vocabulary_size)
 
-    def _entered(self, forward: Forward) -> Whole:
+    def _reserve_rows(self, forward: Forward) -> Whole:
         """Reserves a forward's rows in its slot; returns its committed tokens."""
         slot = forward.slot
         assert forward.rows <= slot.room(), "the caller checks that the draft fits the context"
@@ -217,7 +217,7 @@ class Prepared:
         )
 
     def _prepare_stack(self, slot: Slot, logits: Tensor) -> None:
-        known, rows = self._records, self.most_rows
+        known, rows = self._records, self.max_rows
         if self._stack.moves != self._moves:
             places = [row.ctypes.data for row in known.numbers]
             known.stack[:] = self._stack.call(self._cache, rows, self._segment, places, rows, 0)
@@ -228,7 +228,7 @@ class Prepared:
     def _choice(self, count: int, asked: int) -> Choice:
         """The record for the best `count` tokens; temperature and noise are filled in later."""
         if (count, asked) not in self._choices:
-            rows = self.most_rows
+            rows = self.max_rows
             results, scores = (
                 np.empty(rows * (2 * count + 1)),
                 torch.from_numpy(self._records.scores),

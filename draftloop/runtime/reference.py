@@ -30,7 +30,7 @@ STRIDE = 7919  # a prime, for token ids from all over the vocabulary
 # Maximum distance of the logits, relative to how far logits of different texts lie apart. Rounding
 # in bfloat16 gives a few hundredths, another kind of attention one half or more. Experts rounded to
 # four bits may give as much; such models are refused only if their logits are entirely different.
-MOST_APART, MOST_APART_OF_COARSE_EXPERTS = 0.25, 1.0
+MAX_DISTANCE, MAX_DISTANCE_OF_COARSE_EXPERTS = 0.25, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +57,12 @@ class Reference:
         draft = nodes, [max(node - 2, ROOT) for node in range(len(nodes))]
         branch = [0, *range(1, 1 + len(nodes), 2)]
         # Not in the first forward: a layer may attend more than once and store the last keys only.
-        together = self._run_each(model, before, [([last], *draft)])
-        singly: list[Input] = [([token], [], []) for token in (last, *nodes[::2])]
-        alone = self._run_each(model, before, singly)
-        self._require_near(model, together, list(range(len(together))))
-        self._require_near(model, alone, branch)
-        return torch.equal(alone, together[branch])
+        batched_logits = self._run_each(model, before, [([last], *draft)])
+        single_inputs: list[Input] = [([token], [], []) for token in (last, *nodes[::2])]
+        single_logits = self._run_each(model, before, single_inputs)
+        self._require_near(model, batched_logits, list(range(len(batched_logits))))
+        self._require_near(model, single_logits, branch)
+        return torch.equal(single_logits, batched_logits[branch])
 
     def _run_each(self, model: LanguageModel, before: list[int], inputs: Sequence[Input]) -> Tensor:
         """The logits of the inputs, run one after the other, after the tokens `before`, if any."""
@@ -79,13 +79,13 @@ class Reference:
 
     def _require_near(self, model: LanguageModel, logits: Tensor, rows: list[int]) -> None:
         _require_finite(logits, model, _advice(model))
-        apart = self.distance(logits, rows)
-        most = MOST_APART_OF_COARSE_EXPERTS if model.coarse_experts else MOST_APART
-        if not apart <= most:  # also true for NaN
+        distance = self.distance(logits, rows)
+        limit = MAX_DISTANCE_OF_COARSE_EXPERTS if model.coarse_experts else MAX_DISTANCE
+        if not distance <= limit:  # also true for NaN
             raise StartupFailure(
                 f"model: {model.network.config.model_type} attends in a way that is not supported: "
-                f"what it says of a short text differs from what transformers says, by {apart:.2f} "
-                f"of what texts differ by (at most {most}); {_advice(model)}"
+                f"what it says of a short text differs from what transformers says, by "
+                f"{distance:.2f} of what texts differ by (at most {limit}); {_advice(model)}"
             )
 
     def distance(self, logits: Tensor, rows: list[int]) -> float:

@@ -63,12 +63,12 @@ def before_attention(
     x = x + delta
     pointing = heads.queries + heads.keys
     joined = multiplied(normed(x, norm, epsilon), project).view(len(x), pointing + heads.keys, -1)
-    turned = joined[:, :pointing]
+    rotated = joined[:, :pointing]
     if head_norms is not None:
-        queries, keys = turned[:, : heads.queries], turned[:, heads.queries :]
+        queries, keys = rotated[:, : heads.queries], rotated[:, heads.queries :]
         parts = (normed(queries, head_norms[0], epsilon), normed(keys, head_norms[1], epsilon))
-        turned = torch.cat(parts, dim=1)
-    return x, _rotated(turned, *angles), joined[:, pointing:]
+        rotated = torch.cat(parts, dim=1)
+    return x, _rotated(rotated, *angles), joined[:, pointing:]
 
 
 def after_attention(

@@ -8,7 +8,7 @@ import torch
 
 from draftloop.errors import DraftloopError
 
-MOST_IN_A_ROW = 8
+MAX_CONSECUTIVE_FAILURES = 8
 # cudaErrorMemoryAllocation: the device still works.
 OUT_OF_MEMORY = 2
 
@@ -21,11 +21,11 @@ OnFailure = Callable[[BaseException, int], None]
 class Ruin:
     """Counts consecutive failures of an engine's forwards; used on its thread.
 
-    `ended` is called with the last error and the count if forwards will keep failing: after
-    MOST_IN_A_ROW failures, or at once if the device is unusable. `tries`, if given, then runs a
-    forward of no request, and `ended` is called only if that fails too; so a single faulty request,
-    repeated again and again, does not end the service. Invalid requests and lack of memory are not
-    counted, as they say nothing about the next forward.
+    `on_failure` is called with the last error and the count if forwards will keep failing: after
+    MAX_CONSECUTIVE_FAILURES failures, or at once if the device is unusable. `try_forward`, if
+    given, then runs a forward of no request, and `on_failure` is called only if that fails too; so
+    a single faulty request, repeated again and again, does not end the service. Invalid requests
+    and lack of memory are not counted, as they say nothing about the next forward.
     """
 
     def __init__(
@@ -35,21 +35,21 @@ class Ruin:
         self._try_forward = try_forward
         self._in_a_row = 0
 
-    def passed(self) -> None:
+    def record_success(self) -> None:
         """Records a forward that succeeded."""
         self._in_a_row = 0
 
-    def failed(self, error: Exception) -> None:
+    def record_failure(self, error: Exception) -> None:
         """Records a forward that failed."""
         if _is_uninformative(error):
             return
         self._in_a_row += 1
         if is_fatal_to_device(error) or (
-            self._in_a_row >= MOST_IN_A_ROW and self._fails_without_request()
+            self._in_a_row >= MAX_CONSECUTIVE_FAILURES and self._fails_without_request()
         ):
             self._on_failure(error, self._in_a_row)
 
-    def engine_failed(self, error: BaseException) -> None:
+    def record_engine_failure(self, error: BaseException) -> None:
         """Records that the engine's thread itself has failed: it runs nothing any more."""
         self._on_failure(error, self._in_a_row)
 

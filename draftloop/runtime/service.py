@@ -114,7 +114,7 @@ class ModelHost:
             for model in (self.model, *self.smaller_models):
                 await asyncio.to_thread(model.grammars.follow, grammar)
 
-    def answered(self, service_ns: int) -> None:
+    def record_service_time(self, service_ns: int) -> None:
         """Records how long a message took, from arrival to answer."""
         memory = LOAD_MEMORY if self._answer_ns else 0.0
         self._answer_ns = memory * self._answer_ns + (1 - memory) * service_ns

@@ -26,8 +26,8 @@ NAME = "draftloop"
 LAYER_TYPES = {"full_attention", "sliding_attention"}
 # Maximum scores computed at a time: in `_explicitly`, 256 MiB and a few times that for copies; in
 # torch's attention, which copies all keys for every part.
-MOST_SCORES = 1 << 26
-MOST_SCORES_OF_TORCH = 1 << 28
+MAX_SCORES = 1 << 26
+MAX_SCORES_OF_TORCH = 1 << 28
 
 
 def require_supported(config: PretrainedConfig) -> None:
@@ -157,7 +157,7 @@ def _by_torch(
     scores on a GPU: a chunk of a prompt after 32,000 tokens took twice 8 GiB.
     """
     _, heads, rows, _ = query.shape
-    at_once = rows if seen is None else max(1, MOST_SCORES_OF_TORCH // (heads * keys.shape[1]))
+    at_once = rows if seen is None else max(1, MAX_SCORES_OF_TORCH // (heads * keys.shape[1]))
     attended = [
         functional.scaled_dot_product_attention(
             query[:, :, start : start + at_once],
@@ -179,11 +179,11 @@ def _explicitly(
 ) -> Tensor:
     """Attention with scores that torch's attention does not support; seen: bool [rows, keys].
 
-    Runs as many rows at a time as MOST_SCORES allows: a whole chunk of a prompt took gigabytes.
+    Runs as many rows at a time as MAX_SCORES allows: a whole chunk of a prompt took gigabytes.
     """
     heads, group = query.shape[0], query.shape[0] // keys.shape[0]
     keys, values = (part.repeat_interleave(group, 0) for part in (keys, values))
-    rows = max(1, MOST_SCORES // (heads * keys.shape[1]))
+    rows = max(1, MAX_SCORES // (heads * keys.shape[1]))
     attended = [
         scoring.weights(part @ keys.mT, shown) @ values
         for part, shown in zip(query.split(rows, 1), seen.split(rows), strict=True)

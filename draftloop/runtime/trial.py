@@ -10,7 +10,7 @@ from draftloop.errors import StartupFailure
 # Errors of code that gets a model or arguments it was not written for.
 UNEXPECTED_ERRORS = (TypeError, ValueError, AttributeError, LookupError, RuntimeError, ImportError)
 
-LONGEST = 300  # characters of another library's message
+MAX_MESSAGE_LETTERS = 300  # characters of another library's message
 ADVICE = "serve a model with plain or sliding-window attention such as Llama, Qwen2 or Mistral"
 
 
@@ -32,7 +32,7 @@ def trial(kind: str) -> Iterator[None]:
 def error_text(error: BaseException) -> str:
     """The message of another library's error, as one line of limited length."""
     text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
+    return text if len(text) <= MAX_MESSAGE_LETTERS else f"{text[:MAX_MESSAGE_LETTERS]} …"
 
 
 def unsupported_model(name: str) -> StartupFailure:

@@ -277,7 +277,7 @@ async def test_an_error_that_nobody_waits_for_any_more_is_not_reported(engine: E
 
 def test_an_engine_stops_beside_a_call_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise nothing could end its process."""
-    monkeypatch.setattr(engine_module, "LONGEST_END_S", 0.05)
+    monkeypatch.setattr(engine_module, "MAX_STOP_S", 0.05)
     engine, ended, begun = Engine(), threading.Event(), threading.Event()
 
     def hang() -> None:

@@ -192,7 +192,7 @@ def test_rows_that_a_failed_forward_did_not_compute_are_nobodys(
 
 
 def test_little_is_computed_rather_than_copied(model: LanguageModel) -> None:
-    # Fewer than LEAST shared tokens are computed, not copied.
+    # Fewer than MIN_SHARED_TOKENS tokens are computed, not copied.
     said(model, CHAT)
     assert said(model, CHAT[: MIN_SHARED_TOKENS - 1] + OTHER)[1] == MIN_SHARED_TOKENS - 1 + len(
         OTHER
