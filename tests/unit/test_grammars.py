@@ -84,7 +84,7 @@ def test_sessions_of_one_grammar_do_not_share_their_place(
     known: Grammars, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each session has its own state, even if another grammar was used in between."""
-    monkeypatch.setattr(grammars, "MOST_KEPT", 1)
+    monkeypatch.setattr(grammars, "MAX_CACHED", 1)
     first = known.follow(Grammar("regex", "abc"))
     first.observe([LETTERS["a"]])
     known.follow(Grammar("regex", "c"))
