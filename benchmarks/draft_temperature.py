@@ -118,12 +118,12 @@ def show(console: Console, found: Sequence[HitRates]) -> None:
         table.add_column(name, justify="right")
     for temperature in dict.fromkeys(rates.temperature for rates in found):
         for part in PARTS:
-            those = [
+            selected = [
                 rates for rates in found if (rates.temperature, rates.part) == (temperature, part)
             ]
-            count = sum(rates.positions for rates in those)
+            count = sum(rates.positions for rates in selected)
             table.add_row(str(temperature), str(part), *(
-                f"{sum(getattr(rates, name) * rates.positions for rates in those) / count:.4f}"
+                f"{sum(getattr(rates, name) * rates.positions for rates in selected) / count:.4f}"
                 for name in ("first", "of_two", "of_four", "nats")
             ), str(count))  # fmt: skip
     console.print(table)

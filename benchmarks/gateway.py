@@ -81,11 +81,11 @@ class Doors:
             ignore_eos=True,
             speculation=Speculation(strategy=AUTOREGRESSIVE),
         )
-        asked, moments = time.perf_counter(), []
+        started, moments = time.perf_counter(), []
         async for piece in self.grpc.stream(parameters):
             if piece.token_ids:
                 moments.append(time.perf_counter())
-        return self._stream(asked, moments)
+        return self._stream(started, moments)
 
     async def by_http(self, seed: int) -> Stream:
         """One stream of server-sent events on its own connection, each event parsed."""
@@ -102,7 +102,7 @@ class Doors:
         )
         host, _, port = self.http_address.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
-        asked, moments = time.perf_counter(), []
+        started, moments = time.perf_counter(), []
         writer.write(head.encode() + body)
         while (line := await reader.readline()) != b"data: [DONE]\n":
             if line.startswith(b"data: "):
@@ -111,11 +111,11 @@ class Doors:
             elif not line:
                 raise ConnectionError("the stream ended without [DONE]")
         writer.close()
-        return self._stream(asked, moments)
+        return self._stream(started, moments)
 
-    def _stream(self, asked: float, moments: Sequence[float]) -> Stream:
-        lasted = moments[-1] - moments[0]
-        return Stream(moments[0] - asked, lasted / (self.tokens - 1))
+    def _stream(self, started: float, moments: Sequence[float]) -> Stream:
+        duration = moments[-1] - moments[0]
+        return Stream(moments[0] - started, duration / (self.tokens - 1))
 
 
 async def measure(doors: Doors, process: psutil.Process, repeats: int) -> list[Row]:

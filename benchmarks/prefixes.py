@@ -98,8 +98,8 @@ async def measure(address: str, repeats: int) -> tuple[dict[bool, Seen], bool]:
                     tenants = Tenants(client, f"{name} {repeat} {sharing}", sharing=sharing)
                     seen, answers = await kind(tenants, text)
                     all_answers.append(answers)
-                    for what, seconds in seen.items():
-                        times[sharing][what] += seconds
+                    for measure_name, seconds in seen.items():
+                        times[sharing][measure_name] += seconds
                 equal = equal and all_answers[0] == all_answers[1]
     return times, equal
 
@@ -112,7 +112,10 @@ def _text(number: int) -> Ids:
 
 
 def _medians(times: Seen) -> dict[str, float]:
-    return {what: round(statistics.median(seconds), 3) for what, seconds in times.items()}
+    return {
+        measure_name: round(statistics.median(seconds), 3)
+        for measure_name, seconds in times.items()
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -131,9 +134,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     table = Table(title=f"seconds, profile {options.profile}, medians of {options.repeats}")
     for column in ("", "nothing shared", "beginnings shared", "ratio"):
         table.add_column(column, justify="right" if column else "left")
-    for what, seconds in apart.items():
-        ratio = f"{seconds / shared[what]:.1f}x"
-        table.add_row(what, f"{seconds:.2f}", f"{shared[what]:.2f}", ratio)
+    for measure_name, seconds in apart.items():
+        ratio = f"{seconds / shared[measure_name]:.1f}x"
+        table.add_row(measure_name, f"{seconds:.2f}", f"{shared[measure_name]:.2f}", ratio)
     Console().print(table, f"all answers equal: {'yes' if equal else 'NO'}")
     result = {
         "machine": describe_machine(),

@@ -251,8 +251,8 @@ def _begun(file: str, text: str) -> Prompt:
 
 
 def _asked_for_json(prompt: Prompt) -> Prompt:
-    asked = _prompt(prompt.file, f"{prompt.text}\n\n# What this module defines, as JSON:\n")
-    return replace(asked, grammar=DEFINITIONS)
+    extended = _prompt(prompt.file, f"{prompt.text}\n\n# What this module defines, as JSON:\n")
+    return replace(extended, grammar=DEFINITIONS)
 
 
 def _renamed(entry: Entry) -> Prompt | None:

@@ -122,16 +122,19 @@ class Deployment:
         """Measures the prefill of a long prompt."""
         self._first.append(self.services.run(PLAIN, case).first_token_s)
 
-    def _add(self, what: str, tokens: int, seconds: float) -> None:
-        self._tokens[what] += tokens
-        self._seconds[what] += seconds
+    def _add(self, measure_name: str, tokens: int, seconds: float) -> None:
+        self._tokens[measure_name] += tokens
+        self._seconds[measure_name] += seconds
 
     def figures(self) -> dict[str, float]:
         """Tokens per second over all runs; for the long prompt, the median."""
-        speeds = {what: tokens / self._seconds[what] for what, tokens in self._tokens.items()}
+        speeds = {
+            measure_name: tokens / self._seconds[measure_name]
+            for measure_name, tokens in self._tokens.items()
+        }
         read = LONG_PROMPT / statistics.median(self._first)
         return {
-            **{what: round(speed, 1) for what, speed in speeds.items()},
+            **{measure_name: round(speed, 1) for measure_name, speed in speeds.items()},
             f"a prompt of {LONG_PROMPT} tokens": round(read, 1),
         }
 
@@ -169,10 +172,10 @@ def show(console: Console, results: dict[str, Any], profile: str) -> None:
     console.print(table)
     table = _table(f"tokens a second, profile {profile}")
     by_format = results["tokens_per_second"]
-    for what in by_format["bfloat16"]:
-        whole, *rounded = (by_format[name][what] for name in FORMATS)
+    for measure_name in by_format["bfloat16"]:
+        whole, *rounded = (by_format[name][measure_name] for name in FORMATS)
         ratios = (f"{speed:.1f} ({speed / whole:.2f}x)" for speed in rounded)
-        table.add_row(what, f"{whole:.1f}", *ratios)
+        table.add_row(measure_name, f"{whole:.1f}", *ratios)
     console.print(table)
 
 

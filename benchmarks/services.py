@@ -43,7 +43,7 @@ class Services:
 
     def run(self, method: str, case: Case, show: Show | None = None) -> Outcome:
         """Continues the prompt; `show` is called with every piece as it arrives."""
-        return self._runner.run(self._generate(self._asked(method, case), show))
+        return self._runner.run(self._generate(self._request_of(method, case), show))
 
     def run_together(self, method: str, cases: Sequence[Case], most: int) -> list[Outcome]:
         """Continues all prompts, at most `most` of them at a time."""
@@ -53,7 +53,7 @@ class Services:
 
             async def one(case: Case) -> Outcome:
                 async with places:
-                    return await self._generate(self._asked(method, case), None)
+                    return await self._generate(self._request_of(method, case), None)
 
             return await asyncio.gather(*map(one, cases))
 
@@ -66,18 +66,18 @@ class Services:
         self._runner.run(self._generate(request, None))
 
     @staticmethod
-    def _asked(method: str, case: Case) -> GenerationParameters:
+    def _request_of(method: str, case: Case) -> GenerationParameters:
         chosen = METHODS[method]
         return parameters(chosen.speculation, f"{case.workload}, {chosen.pool}", case)
 
     async def _generate(self, parameters: GenerationParameters, show: Show | None) -> Outcome:
         token_ids: list[int] = []
         steps: list[tuple[float, int]] = []
-        asked = time.perf_counter()
+        started = time.perf_counter()
         pieces = self._client.stream(parameters)
         async for piece in pieces:
             if piece.token_ids:
-                steps.append((time.perf_counter() - asked, len(piece.token_ids)))
+                steps.append((time.perf_counter() - started, len(piece.token_ids)))
                 token_ids += piece.token_ids
             if show:
                 show(piece)
@@ -92,11 +92,11 @@ class RunningServer(Services):
     """
 
     @staticmethod
-    def _asked(method: str, case: Case) -> GenerationParameters:
+    def _request_of(method: str, case: Case) -> GenerationParameters:
         speculation = METHODS[method].speculation
         scope = PhraseScope.PRIVATE if speculation.phrases.reads else speculation.phrases
-        asked = parameters(dataclasses.replace(speculation, phrases=scope), "", case)
-        return dataclasses.replace(asked, text=case.prompt.text, token_ids=None)
+        generation = parameters(dataclasses.replace(speculation, phrases=scope), "", case)
+        return dataclasses.replace(generation, text=case.prompt.text, token_ids=None)
 
 
 def stack_of(

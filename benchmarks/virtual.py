@@ -123,7 +123,7 @@ class World:
             return 0
         now, timings = self.clock.perf_counter_ns(), ServiceTimings()
         self.clock.set_to(since_ns)
-        task = strategy.ahead(lambda: self.clock.perf_counter_ns() < now)
+        task = strategy.draft_ahead(lambda: self.clock.perf_counter_ns() < now)
         self.run(task, timings, around_ms)
         self.clock.set_to(max(now, self.clock.perf_counter_ns()))
         return timings.forwards

@@ -121,7 +121,7 @@ class Candidates:
         return int(self._tree.state[name][0])
 
     @property
-    def _wanted(self) -> int:
+    def _max_nodes(self) -> int:
         """Maximum number of nodes, as planned."""
         return int(self._tree.plan["most"][0])
 
@@ -157,8 +157,8 @@ class Candidates:
         tree = self._tree
         tree.ends[0], tree.state["ends"] = ROOT, 1
         if reviewed and not self.root_is_run:
-            self._choose(min(reviewed, self._wanted))
-            tree_ends.open_up(tree, 1, self._max_depth)
+            self._choose(min(reviewed, self._max_nodes))
+            tree_ends.find_ends(tree, 1, self._max_depth)
             tree.ends[: self._count("ends")].sort()
 
     def begin_after(self, chain: DraftTree) -> None:
@@ -187,7 +187,7 @@ class Candidates:
         """Sets the next ends, at any cost: all whose children are known, else up to `max_ends`."""
         tree = self._tree
         self._choose(len(self))
-        tree_ends.open_up(tree, 0, self._max_depth)
+        tree_ends.find_ends(tree, 0, self._max_depth)
         if not tree_ends.keep_known(tree):
             tree.state["ends"] = min(max_ends, self._room, self._count("ends"))
             tree.ends[: self._count("ends")].sort()
@@ -199,7 +199,7 @@ class Candidates:
 
     def take_known(self) -> None:
         """`take` with the draft model's stored outputs after these ends, from earlier forwards."""
-        self._ensure_capacity(self._wanted)
+        self._ensure_capacity(self._max_nodes)
         tree_children.take_known(self._tree, self._learned)
 
     def make_room(self) -> None:
@@ -234,7 +234,7 @@ class Candidates:
         logits: float32 [ends, vocabulary].
         """
         session, ends = self.session, self.ends
-        self._ensure_capacity(self._wanted)
+        self._ensure_capacity(self._max_nodes)
         start = len(session.committed)
         paths: list[list[int]] = [[]] * len(ends)
         if session.sampler.depends_on_path:
@@ -243,11 +243,11 @@ class Candidates:
         positions = [start + int(depths[node]) for node in ends]
         choices = session.sampler.best(logits, positions, paths, self._children)
         tokens, shares = np.array(choices.token_ids), np.array(choices.shares())
-        tree_children.remember(self._tree, tokens, shares)
-        guesses = tree_children.offered(self._tree)
+        tree_children.store_outputs(self._tree, tokens, shares)
+        guesses = tree_children.offered_children(self._tree)
         if places := guesses.places.tolist():
-            asked = self._tree.nodes["token"][guesses.nodes].tolist()
-            guesses.shares[:] = choices.shares_of(places, asked)
+            offered_tokens = self._tree.nodes["token"][guesses.nodes].tolist()
+            guesses.shares[:] = choices.shares_of(places, offered_tokens)
         gain = tree_children.take(self._tree, self._learned, tokens, shares, guesses)
         return float(gain)
 
@@ -263,7 +263,7 @@ class Candidates:
         return Passes(session.model, slot, lambda: self._run(prepared, economy))
 
     def _run(self, prepared: Prepared, economy: Economy) -> list[Pass]:
-        self._ensure_capacity(self._wanted)
+        self._ensure_capacity(self._max_nodes)
         session, slot, tree = self.session, self.session.slot, self._tree
         tail = [] if self.root_is_run else session.committed[slot.length :]
         depth = tree_ends.deepest(tree)
@@ -299,7 +299,7 @@ class Candidates:
 
     def choose(self) -> int:
         """Chooses the nodes with the greatest reach, as planned; returns their number."""
-        self._choose(self._wanted)
+        self._choose(self._max_nodes)
         return self._count("chosen")
 
     def _retain(self) -> None:

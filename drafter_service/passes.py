@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from drafter_service.economy import observed
-from drafter_service.tree_children import offered, remember, take, take_known
+from drafter_service.tree_children import offered_children, store_outputs, take, take_known
 from drafter_service.tree_ends import all_known, deepest, next_ends, nodes_to_run
 from drafter_service.tree_nodes import UNRUN, Learned, Tree
 from draftloop.runtime import layout
@@ -112,8 +112,8 @@ def read(tree: Tree, learned: Learned, records: Records, chosen: int) -> float:
                 shares[place, rank] = (
                     np.exp(results[count + rank] - results[count]) / results[2 * count]
                 )
-    remember(tree, tokens, shares)
-    guesses = offered(tree)
+    store_outputs(tree, tokens, shares)
+    guesses = offered_children(tree)
     for known in range(len(guesses.nodes)):
         place = guesses.places[known]
         score = records.scores[place, tree.nodes[guesses.nodes[known]].token]

@@ -90,10 +90,10 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
                 prefilled = self._host.engine.submit_awaitable(
                     strategy.prefill(), session_slot=slot
                 )
-                ahead = Ahead(self._host.engine, strategy, wanted=self._drafts_ahead)
+                ahead = Ahead(self._host.engine, strategy, enabled=self._drafts_ahead)
                 answers = self._answers(request_iterator, strategy, ahead)
                 try:
-                    await run_in_pieces(strategy.reading(), REST_S)
+                    await run_in_pieces(strategy.index_steps(), REST_S)
                     await prefilled
                     observe_opening(slot, len(request.token_ids))
                     yield self._ready(request)

@@ -170,7 +170,7 @@ def offer(tree: Tree, whole: Whole, estimates: Floats, max_depth: int) -> None:
 
 
 @compiled
-def greatest(values: Floats, count: int, most: int, least: float, out: Whole) -> int:
+def top_indices(values: Floats, count: int, most: int, least: float, out: Whole) -> int:
     """Writes the indices of the `most` greatest of the first `count` values to `out`, best first.
 
     Ignores values below `least`; of equal values the earlier comes first. Returns their number.
@@ -190,7 +190,7 @@ def greatest(values: Floats, count: int, most: int, least: float, out: Whole) ->
 
 
 @compiled
-def part_of_others(best: float, others: float) -> float:
+def sibling_factor(best: float, others: float) -> float:
     """Factor for the estimates of the best node's siblings, so that all sum to at most 1.
 
     The best node keeps its estimate: calibrated estimates are right on their own, and scaling all
@@ -201,7 +201,7 @@ def part_of_others(best: float, others: float) -> float:
 
 
 @compiled
-def settle(tree: Tree) -> None:
+def normalize(tree: Tree) -> None:
     """Makes siblings' estimates sum to at most 1, and every reach the product of its path."""
     count = tree.state[0].nodes
     totals = np.zeros(count + 1)  # the root's is the last entry, here and below
@@ -217,7 +217,7 @@ def settle(tree: Tree) -> None:
         best = bests[known.parent]
         if node != best:  # the best one's estimate stays as it was
             most = tree.nodes[best].estimate
-            known.estimate *= part_of_others(most, totals[known.parent] - most)
+            known.estimate *= sibling_factor(most, totals[known.parent] - most)
         known.reach = tree.nodes[known.parent].reach * known.estimate
 
 

@@ -52,10 +52,10 @@ class Weighing(_Arrays):
 @compiled
 def log_odds(chance: float) -> float:
     """Log-odds of a probability, clipped by MAX_PROBABILITY; NaN counts as 0."""
-    sure = 1 - MAX_PROBABILITY
-    if chance > sure:
-        sure = min(chance, MAX_PROBABILITY)
-    return float(np.log(sure / (1 - sure)))
+    clipped = 1 - MAX_PROBABILITY
+    if chance > clipped:
+        clipped = min(chance, MAX_PROBABILITY)
+    return float(np.log(clipped / (1 - clipped)))
 
 
 @compiled

@@ -13,10 +13,10 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=ALIKE)), "")
 
 
-def unknown_name_message(name: str, what: str, meant: str) -> str:
+def unknown_name_message(name: str, kind: str, suggestion: str) -> str:
     """An error message: which kind of name is unknown, and which one was probably meant, if any."""
-    hint = f"; the nearest that is known is {meant}" if meant else ""
-    return f"{name}: unknown {what}{hint}"
+    hint = f"; the nearest that is known is {suggestion}" if suggestion else ""
+    return f"{name}: unknown {kind}{hint}"
 
 
 def unknown_flag_message(word: str, settings: Iterable[str]) -> str:

@@ -56,11 +56,16 @@ def agreement(target: Tensor, draft: Tensor, generator: torch.Generator) -> Figu
         "greedy": (target.argmax(-1) == draft.argmax(-1)).sum().item(),
     }
     noise = gumbel(target.shape, generator).to(target.device)
-    for heat in TEMPERATURES:
-        wanted, drafted = (target / heat).log_softmax(-1), (draft / heat).log_softmax(-1)
-        sums[f"overlap@{heat}"] = torch.minimum(wanted, drafted).exp().sum().item()
-        matches = (wanted + noise).argmax(-1) == (drafted + noise).argmax(-1)
-        sums[f"shared_noise@{heat}"] = matches.sum().item()
+    for temperature in TEMPERATURES:
+        target_log_probs, draft_log_probs = (
+            (target / temperature).log_softmax(-1),
+            (draft / temperature).log_softmax(-1),
+        )
+        sums[f"overlap@{temperature}"] = (
+            torch.minimum(target_log_probs, draft_log_probs).exp().sum().item()
+        )
+        matches = (target_log_probs + noise).argmax(-1) == (draft_log_probs + noise).argmax(-1)
+        sums[f"shared_noise@{temperature}"] = matches.sum().item()
     return sums
 
 

@@ -22,7 +22,7 @@ PIECE_TOKENS = 128
 class Source(Protocol):
     """Drafts from tokens alone, in microseconds."""
 
-    def reading(self) -> Iterator[None]:
+    def index_steps(self) -> Iterator[None]:
         """Indexes the prompt, one piece per step; the first draft indexes whatever is left."""
 
     def propose(self, committed: Sequence[int], budget: DraftBudget) -> DraftTree:
@@ -39,9 +39,9 @@ class PhraseSource:
         self._phrases = phrases
         self._most_leaves = max_leaves
 
-    def reading(self) -> Iterator[None]:
+    def index_steps(self) -> Iterator[None]:
         """Indexes the prompt, one piece per step."""
-        return self._phrases.reading()
+        return self._phrases.index_steps()
 
     def propose(self, committed: Sequence[int], budget: DraftBudget) -> DraftTree:
         """A tree of at most `max_leaves` branches."""
@@ -57,7 +57,7 @@ class PhraseSource:
 class LookaheadSource:
     """`lookahead`: window and pooled n-grams in one forward of the target (2402.02057).
 
-    `reading` pools the n-grams of `text` piece by piece; the first draft pools whatever is left.
+    `index_steps` pools the n-grams of `text` piece by piece; the first draft pools what is left.
     No n-gram continues after one of `stop_token_ids`.
     """
 
@@ -73,7 +73,7 @@ class LookaheadSource:
         self._reading = self._read(tuple(text))
         self._placed = DraftTree()
 
-    def reading(self) -> Iterator[None]:
+    def index_steps(self) -> Iterator[None]:
         """Pools the prompt's n-grams, one piece per step."""
         return self._reading
 

@@ -40,7 +40,7 @@ class PhraseSession:
     """The phrases that one request drafts from and learns.
 
     `text`: the initial text. `prediction`: what the client expects the output to say, which counts
-    as own text. `reading` counts both in pieces; a call that needs them counts the rest at once.
+    as own text. `index_steps` counts both in pieces; a call that needs them counts the rest.
     `shared`: phrases of other requests, if this one may read them.
     `teach`: called with the phrases that it learns, to share them; None: they are not shared.
     `harvests`: whether predictions on rejected branches become phrases; committed tokens always do.
@@ -87,7 +87,7 @@ class PhraseSession:
         self._run = 0
         self._uncounted: list[tuple[Sequence[int], Sequence[int]]] = []  # contexts and new tokens
 
-    def reading(self) -> Iterator[None]:
+    def index_steps(self) -> Iterator[None]:
         """Counts the initial text and the prediction, one piece per step."""
         return self._reading
 

@@ -63,7 +63,7 @@ class Cascade(Chain):
         self._leniency = parameters.leniency
         self._max_gram = MaxGram((), session.stop_token_ids)
 
-    def reading(self) -> Iterator[None]:
+    def index_steps(self) -> Iterator[None]:
         """Indexes the text for max-gram."""
         for end in range(PIECE_TOKENS, len(self.session.committed) + PIECE_TOKENS, PIECE_TOKENS):
             self._read(end)

@@ -110,26 +110,26 @@ class Fused(TreeStrategy):
         self.candidates.advance()
         most, depth, least = budget.max_nodes, budget.max_depth, budget.least_path_probability
         return (
-            yield from self.grown(
+            yield from self.grow_draft(
                 budget, together=TOGETHER, most=most, max_depth=depth, least=least,
                 offer=offer, reviewed=REVIEWED,
             )
         )  # fmt: skip
 
-    def ended(self, full: bool, max_depth: int) -> DraftEnd:
+    def end_reason(self, full: bool, max_depth: int) -> DraftEnd:
         """NODES if the node limit was reached; else further nodes are not worth verifying."""
         return DraftEnd.NODES if full else DraftEnd.VERIFY_COST
 
-    def ahead(self, wanted: Callable[[], bool]) -> Task[None]:
+    def draft_ahead(self, should_continue: Callable[[], bool]) -> Task[None]:
         """Extends the last tree at its likeliest ends, as the verdict may stop at any node."""
         if self._smaller is not None and self._way is Way.SMALLER:
-            yield from self._smaller.ahead(wanted)
+            yield from self._smaller.draft_ahead(should_continue)
             return
-        known, ended = self.candidates, False
+        known, end_reason = self.candidates, False
         depth, most = self.session.room, TOGETHER * CHILDREN
         known.plan(NO_PRICES, together=TOGETHER, most=most, max_depth=depth, least=MIN_REACH_AHEAD)
         try:
-            while known.root_is_run and wanted():
+            while known.root_is_run and should_continue():
                 known.open_all_ends(TOGETHER)
                 if not known.has_ends:
                     break
@@ -137,9 +137,9 @@ class Fused(TreeStrategy):
                     known.take_known()
                 else:
                     yield from self.expand()
-            ended = True
+            end_reason = True
         finally:
-            if not ended:  # the tree has nodes marked as run whose forward did not complete
+            if not end_reason:  # the tree has nodes marked as run whose forward did not complete
                 known.clear()
 
 

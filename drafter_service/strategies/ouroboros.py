@@ -45,9 +45,9 @@ class Ouroboros(Chain):
         if self._phrases is not None and self._parameters.draft_by_phrases:
             self._window = LookaheadWindow(self._parameters.lookahead, session.committed)
 
-    def reading(self) -> Iterator[None]:
+    def index_steps(self) -> Iterator[None]:
         """Indexes the request's own text in its phrases."""
-        return iter(()) if self._phrases is None else self._phrases.reading()
+        return iter(()) if self._phrases is None else self._phrases.index_steps()
 
     def observe(self, new_token_ids: Sequence[int], verdict: Verdict | None) -> None:
         """Adds the new tokens to the session's own text, and phrases from the verdict."""
@@ -143,9 +143,12 @@ class Ouroboros(Chain):
             return EMPTY_TREE
         left = room - self._window.reserved(deepest, room)
         most = min(left, lookahead.candidates * (lookahead.ngram - 1))
-        wanted = DraftBudget(max_nodes=most, max_depth=min(deepest, most))
+        guess_budget = DraftBudget(max_nodes=most, max_depth=min(deepest, most))
         phrases = self._phrases.propose(
-            session.committed, wanted, drafted=drafted.token_ids, max_leaves=lookahead.candidates
+            session.committed,
+            guess_budget,
+            drafted=drafted.token_ids,
+            max_leaves=lookahead.candidates,
         )
         builder = TreeBuilder(phrases)
         self._window.place(builder, ROOT, deepest, room - len(builder))

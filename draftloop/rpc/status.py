@@ -102,8 +102,8 @@ def _unavailable(error: grpc.aio.AioRpcError, text: str, address: str) -> Draftl
         return Unavailable(text, _seconds(retry))
     if NO_SETTINGS in text:
         hint = f"the HTTP API's port is not gRPC's, by default {DEFAULT_PORTS['orchestrator']}"
-        what = "speaks no gRPC, or only over TLS (--tls-ca)"
-        return Unavailable(f"what listens at {address} {what}; {hint}", 0)
+        reason = "speaks no gRPC, or only over TLS (--tls-ca)"
+        return Unavailable(f"what listens at {address} {reason}; {hint}", 0)
     if trouble := no_connection(address, text, "--tls-ca"):
         return Unavailable(trouble, 0)
     if any(sign in text.lower() for sign in NOBODY_THERE):

@@ -61,8 +61,8 @@ def best(
     rows, vocabulary = logits.shape
     count = min(count, vocabulary)
     scores = _scratch(rows, UNIT.padded(vocabulary))
-    asked = kernel.CHOSEN if noise or temperature != 1 else kernel.RANKED
-    results = _run_kernel(logits, scores, noise, temperature, count, asked)
+    mode = kernel.CHOSEN if noise or temperature != 1 else kernel.RANKED
+    results = _run_kernel(logits, scores, noise, temperature, count, mode)
     token_ids: list[list[int]] = results[:, :count].astype(np.int64).tolist()
     return token_ids
 
@@ -73,7 +73,7 @@ def _run_kernel(
     noise: Sequence[Tensor],
     temperature: float,
     count: int,
-    asked: int,
+    mode: int,
 ) -> npt.NDArray[np.float64]:
     """Calls the kernel; returns its results for every row, and fills in `scores`."""
     assert UNIT is not None
@@ -81,7 +81,7 @@ def _run_kernel(
     results = np.empty((rows, 2 * count + 1))
     noise = noise or [zero_noise(vocabulary)] * rows
     kernel.compiled(UNIT)(
-        call(logits, scores, results.ctypes.data, noise, temperature, count, asked)
+        call(logits, scores, results.ctypes.data, noise, temperature, count, mode)
     )
     return results
 
@@ -103,14 +103,14 @@ def _scratch(rows: int, width: int) -> Tensor:
 
 def call(
     logits: Tensor, scores: Tensor, results_address: int, noise: Sequence[Tensor],
-    temperature: float, count: int, asked: int,
+    temperature: float, count: int, mode: int,
 ) -> bytes:  # fmt: skip
     """The kernel's record for rows of `logits`, whose results it writes to `results_address`."""
     rows, vocabulary = logits.shape
     addresses = (drawn.data_ptr() for drawn in noise)
     return kernel.CALL.pack(
         logits.data_ptr(), scores.data_ptr(), results_address, rows, logits.stride(0), vocabulary,
-        scores.shape[1], count, asked, temperature, torch.get_num_threads(),
+        scores.shape[1], count, mode, temperature, torch.get_num_threads(),
     ) + struct.pack(f"{rows}q", *addresses)  # fmt: skip
 
 

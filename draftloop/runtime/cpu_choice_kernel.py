@@ -35,7 +35,7 @@ RANKED, CHOSEN, WEIGHED = range(3)
 # `results`: float64 [rows, 2 x count + 1]: the tokens, their scores, and with WEIGHED the sum of
 # exp(score - best).
 CALL_FIELDS = (
-    "logits", "scores", "results", "rows", "stride", "vocabulary", "width", "count", "asked",
+    "logits", "scores", "results", "rows", "stride", "vocabulary", "width", "count", "mode",
     "temperature", "threads",
 )  # fmt: skip
 CALL = struct.Struct("9qd1q")  # the address of every row's noise follows
@@ -168,7 +168,7 @@ class _ChoiceEmitter(Emitter):
         (call,) = function.args
         known = self.record(b, call, CALL_FIELDS, POINTERS)
         vocabulary, width = known["vocabulary"], known["width"]
-        count, asked = known["count"], known["asked"]
+        count, mode = known["count"], known["mode"]
         temperature = b.fptrunc(b.bitcast(known["temperature"], F64), F32)
         with b.goto_entry_block():
             most = b.alloca(F32)
@@ -179,7 +179,7 @@ class _ChoiceEmitter(Emitter):
             noise = b.load(at(b, call, b.add(i64(len(CALL_FIELDS)), row), PTR), typ=PTR)
             scores = at(b, known["scores"], b.mul(row, width), F32)
             results = at(b, known["results"], b.mul(row, b.add(twice, i64(1))), F64)
-            with b.if_else(b.icmp_signed("==", asked, i64(RANKED))) as (as_it_is, under_noise):
+            with b.if_else(b.icmp_signed("==", mode, i64(RANKED))) as (as_it_is, under_noise):
                 with as_it_is:
                     b.call(top, [logits, results, vocabulary, count])
                 with under_noise:
@@ -190,7 +190,7 @@ class _ChoiceEmitter(Emitter):
                     shaped = [vocabulary, width, shift, temperature]
                     b.call(scores_of, [logits, noise, scores, *shaped])
                     b.call(top, [scores, results, width, count])
-            with b.if_then(b.icmp_signed("==", asked, i64(WEIGHED))):
+            with b.if_then(b.icmp_signed("==", mode, i64(WEIGHED))):
                 best = b.load(at(b, results, count, F64), typ=F64)
                 b.call(mass, [scores, best, width, at(b, results, twice, F64)])
         b.ret_void()

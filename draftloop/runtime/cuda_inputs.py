@@ -87,10 +87,12 @@ class Inputs:
         self.seen, self.prefixes, self.wanted = table[SEEN], table[PREFIX], table[WANTED]
         self._hosts = [_Host(self._up) for _ in range(IN_FLIGHT)]
         self._turn = 0
-        self.write(Plan(np.empty((WANTED, 0), np.int32), np.empty(0, np.int64), self._no_paths), 0)
+        self.write(
+            Plan(np.empty((WANTED, 0), np.int32), np.empty(0, np.int64), self._empty_paths), 0
+        )
 
     @property
-    def _no_paths(self) -> Numbers:
+    def _empty_paths(self) -> Numbers:
         return np.empty((0, self.width), np.int32)
 
     def write(self, plan: Plan, start: int, wanted: Sequence[int] | Numbers = ()) -> None:

@@ -137,15 +137,15 @@ def nucleus(known: Scratch, top_p: float, least: np.float32) -> tuple[np.float32
             total += weight
             if weight > floor:
                 masses[known.bits[token] >> BITS_BELOW] += weight
-    wanted, size, before = top_p * total, SIZES - 1, 0.0
-    while before + masses[size] < wanted:
+    target_mass, size, before = top_p * total, SIZES - 1, 0.0
+    while before + masses[size] < target_mass:
         before += masses[size]
         size -= 1
-        if size < 0:  # due to rounding, all masses together do not reach `wanted`
+        if size < 0:  # due to rounding, all masses together do not reach `target_mass`
             return np.float32(0), 0
     found = of_size(known, size, least)
     place, last = len(found), np.float32(0)
-    while place and before < wanted:
+    while place and before < target_mass:
         place -= 1
         last = found[place]
         before += last

@@ -15,7 +15,7 @@ COMPILED_FOR = (8, 0)
 def require_gpu(name: str) -> None:
     """Raises StartupFailure if this machine has no GPU of this name: cuda or cuda:N."""
     if not torch.cuda.is_available():
-        raise StartupFailure(f"device: {name} is not available: {_what_is_missing()}")
+        raise StartupFailure(f"device: {name} is not available: {_missing_requirement()}")
     count, index = torch.cuda.device_count(), int(name.partition(":")[2] or 0)
     if index >= count:
         known = "cuda:0" if count == 1 else f"cuda:0 to cuda:{count - 1}"
@@ -25,7 +25,7 @@ def require_gpu(name: str) -> None:
         )
 
 
-def _what_is_missing() -> str:
+def _missing_requirement() -> str:
     if not torch.backends.cuda.is_built():
         return (
             f"torch {torch.__version__} is a build without CUDA; install one with it, as PyTorch's "

@@ -71,8 +71,8 @@ class LanguageModel:
         self.network = load_network(options, self.device)
         config = self.network.config.get_text_config(decoder=True)
         self.vocabulary_size = int(config.vocab_size)
-        wanted = wanted_context(options, self.network)
-        kept = attention_shapes.observed(self.network, wanted - 1)
+        requested = wanted_context(options, self.network)
+        kept = attention_shapes.observed(self.network, requested - 1)
         self._made_for = rope.fix(self.network)
         if size := parse_size(options.inflate):
             inflate(self.network, size)
@@ -83,7 +83,7 @@ class LanguageModel:
             )
         if self._form and not options.split:  # before `reference`, so that it has them rounded too
             quantize(self.network, self._form)
-        expected = reference.of(self.network, wanted)
+        expected = reference.of(self.network, requested)
         parts = self._parts()
         if options.torch_compile and parts is None:
             kind = self.network.config.model_type
@@ -104,7 +104,7 @@ class LanguageModel:
             dtype=self._cache_dtype(kept.head_dim),
             device=self.device,
         )
-        self.context_length = room.context(options, wanted)
+        self.context_length = room.context(options, requested)
         if options.split:
             self.context_length = tensor_parallel.min_over_ranks(self.context_length, self.device)
         self.cache = room.cache(options, self.context_length)

@@ -225,9 +225,9 @@ class Prepared:
         known.stack[LOGITS] = logits.data_ptr()
         known.segment[SLOT] = slot.index
 
-    def _choice(self, count: int, asked: int) -> Choice:
+    def _choice(self, count: int, mode: int) -> Choice:
         """The record for the best `count` tokens; temperature and noise are filled in later."""
-        if (count, asked) not in self._choices:
+        if (count, mode) not in self._choices:
             rows = self.max_rows
             results, scores = (
                 np.empty(rows * (2 * count + 1)),
@@ -235,10 +235,10 @@ class Prepared:
             )
             packed = cpu_choice.call(
                 self.logits(rows), scores, results.ctypes.data, [self._zero_noise] * rows, 1.0,
-                count, asked,
+                count, mode,
             )  # fmt: skip
-            self._choices[count, asked] = Choice(np.frombuffer(packed, np.int64).copy(), results)
-        return self._choices[count, asked]
+            self._choices[count, mode] = Choice(np.frombuffer(packed, np.int64).copy(), results)
+        return self._choices[count, mode]
 
 
 def _tokens(results: Floats, rows: int, count: int) -> list[int]:

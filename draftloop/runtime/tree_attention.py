@@ -24,8 +24,8 @@ from draftloop.runtime.trial import ADVICE, UnsupportedAttention
 
 NAME = "draftloop"
 LAYER_TYPES = {"full_attention", "sliding_attention"}
-# Maximum scores computed at a time: in `_explicitly`, 256 MiB and a few times that for copies; in
-# torch's attention, which copies all keys for every part.
+# Maximum scores computed at a time: in `_explicit_attention`, 256 MiB and a few times that for
+# copies; in torch's attention, which copies all keys for every part.
 MAX_SCORES = 1 << 26
 MAX_SCORES_OF_TORCH = 1 << 28
 
@@ -142,13 +142,15 @@ def _segment_attention(
     if not scoring.is_plain:
         shown = _causal(segment) if mask is None else mask
         seen = _on_device(shown, segment, window, query.device)
-        return _explicitly(query[0].float(), keys.float(), values.float(), seen, scoring)
+        return _explicit_attention(query[0].float(), keys.float(), values.float(), seen, scoring)
     masked = None if mask is None else _on_device(mask, segment, window, query.device)
     causal = segment.causal and window is None
-    return _by_torch(query.to(keys.dtype), keys, values, masked, scoring.scale, causal=causal)
+    return _torch_attention(
+        query.to(keys.dtype), keys, values, masked, scoring.scale, causal=causal
+    )
 
 
-def _by_torch(
+def _torch_attention(
     query: Tensor, keys: Tensor, values: Tensor, seen: Tensor | None, scale: float, *, causal: bool
 ) -> Tensor:
     """Torch's own attention; seen: bool [rows, keys], or None for all keys, or `causal` ones.
@@ -174,7 +176,7 @@ def _by_torch(
     return joined[0].transpose(0, 1)
 
 
-def _explicitly(
+def _explicit_attention(
     query: Tensor, keys: Tensor, values: Tensor, seen: Tensor, scoring: Scoring
 ) -> Tensor:
     """Attention with scores that torch's attention does not support; seen: bool [rows, keys].

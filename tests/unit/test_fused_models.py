@@ -135,7 +135,7 @@ def test_whoever_drafted_before_each_model_says_what_it_says_after_the_text(
             said = level.candidates._tree.model_tokens[ROOT]
             assert said[0] == likeliest(level)
         if ahead:
-            finish(strategy.ahead(lambda: True), strategy.session)
+            finish(strategy.draft_ahead(lambda: True), strategy.session)
         taken = [tree.token_ids[0], *tokens] if ahead else tokens
         told(strategy, taken)
         for each in strategy.session.levels():

@@ -233,7 +233,7 @@ def test_nodes_that_were_drafted_ahead_fit_the_arrays(tmp_path: Path) -> None:
             tree, _ = finished(strategy.propose(budget), model)
             arrays = strategy.candidates._tree
             assert arrays.state["nodes"][0] < len(arrays.nodes)
-            finished(strategy.ahead(lambda: True), model)
+            finished(strategy.draft_ahead(lambda: True), model)
             told(strategy, [tree.token_ids[0]])
         model.cache.release(strategy.session.slot)
 

@@ -10,7 +10,7 @@ import pytest
 from drafter_service.candidates import Candidates
 from drafter_service.strategies.fused import Fused
 from drafter_service.tree_children import Offered as Guesses
-from drafter_service.tree_children import weigh
+from drafter_service.tree_children import score_offered
 from drafter_service.tree_nodes import BY_CALIBRATION, BY_REVIEWS
 from drafter_service.weighing import (
     FREE,
@@ -42,7 +42,7 @@ def reviewed(source: TokenSource, first: int) -> Candidates:
     known = candidates()
     known.offer(DraftTree.chain([TOKEN], source, [OFFERED]), 8)
     guesses = Guesses(np.zeros(1, np.int64), np.zeros(1, np.int64), np.array([HEARD]))
-    weigh(known._tree, known._learned, guesses, np.array([[first, 1]]))
+    score_offered(known._tree, known._learned, guesses, np.array([[first, 1]]))
     return known
 
 
