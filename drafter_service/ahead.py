@@ -21,7 +21,7 @@ class Ahead:
         self._under_way: Awaited[None] | None = None
 
     def begin(self) -> None:
-        """Starts without waiting; no effect if not `wanted` or already running."""
+        """Starts without waiting; no effect if not `enabled` or already running."""
         if not self._enabled or self._under_way is not None:
             return
         self._ended, self._timings = False, ServiceTimings()

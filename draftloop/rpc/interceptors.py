@@ -117,7 +117,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """Wraps every handler so that its exceptions become documented statuses.
 
     `running` is the number of unfinished calls to our own services. An answer of more than
-    `most_bytes`, which gRPC would not send, is translated like any other error.
+    `max_bytes`, which gRPC would not send, is translated like any other error.
     """
 
     def __init__(self, max_bytes: int = NO_LIMIT) -> None:

@@ -238,7 +238,7 @@ class ModelHost:
 
 
 def _exit_process(error: BaseException, in_a_row: int) -> None:
-    """Ends the process, like `Ranks.broken`; its sessions continue on another replica.
+    """Ends the process, like `Ranks.handle_failure`; its sessions continue on another replica.
 
     It exits at once without clean-up, for which a broken device might wait forever.
     """
