@@ -23,7 +23,7 @@ from torch import Tensor
 from benchmarks.bundled_pair import bundled_pair, fingerprints
 from benchmarks.candidates import decode, logits_of
 from benchmarks.machine import describe_machine
-from benchmarks.output import as_command, prepare
+from benchmarks.output import prepare, run_command
 from benchmarks.prompts import MAIN_WORKLOADS, material_of
 from benchmarks.settings import MIN_TOKENS, at_least, read_temperature
 from benchmarks.workload import FIRST_SEED
@@ -65,7 +65,7 @@ class HitRates:
     nats: float
 
     @classmethod
-    def of(
+    def from_ranks(
         cls, workload: str, temperature: float, part: float, ranks: Sequence[TargetRank]
     ) -> HitRates:
         """Averages over all positions."""
@@ -108,7 +108,7 @@ def measure(settings: argparse.Namespace) -> Iterator[HitRates]:
                 for part in PARTS:
                     ranks[part] += target_ranks(logits, text, start, sampler, part)
             for part in PARTS:
-                yield HitRates.of(workload, temperature, part, ranks[part])
+                yield HitRates.from_ranks(workload, temperature, part, ranks[part])
 
 
 def show(console: Console, found: Sequence[HitRates]) -> None:
@@ -163,4 +163,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    as_command(main)
+    run_command(main)

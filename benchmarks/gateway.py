@@ -20,7 +20,7 @@ import psutil
 from rich.console import Console
 
 from benchmarks.machine import describe_machine
-from benchmarks.output import as_command, prepare, with_suffixes
+from benchmarks.output import prepare, run_command, with_suffixes
 from benchmarks.settings import MIN_TOKENS, at_least, default_output
 from draftloop.client import AsyncClient
 from draftloop.request import GenerationParameters, SamplingParameters
@@ -233,4 +233,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    as_command(main)
+    run_command(main)

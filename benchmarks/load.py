@@ -31,10 +31,10 @@ from benchmarks.machine import describe_deployment, describe_machine
 from benchmarks.measure import Tick, method_order
 from benchmarks.output import (
     INTERRUPTED,
-    as_command,
     prepare,
     print_error,
     progress_on,
+    run_command,
     with_suffixes,
 )
 from benchmarks.prompts import Prompt, completion, cut, prompts_in
@@ -225,4 +225,4 @@ def write(
 
 
 if __name__ == "__main__":
-    as_command(main)
+    run_command(main)

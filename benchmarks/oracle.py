@@ -24,7 +24,7 @@ from rich.table import Table
 from benchmarks.bundled_pair import bundled_pair, fingerprints
 from benchmarks.candidates import MAX_OFFERS, Phrases, Ranked, Recycled, decode, index_of, rankings
 from benchmarks.machine import describe_machine
-from benchmarks.output import as_command, prepare
+from benchmarks.output import prepare, run_command
 from benchmarks.perfect_tree import CandidateSource, PerfectRound, perfect_rounds
 from benchmarks.prompts import MAIN_WORKLOADS, Prompt, material_of
 from benchmarks.recorded_costs import points_of, read_profiles
@@ -51,7 +51,7 @@ class Costs:
     draft_ns: float
 
     @classmethod
-    def of_json(cls, pair: Mapping[str, Any]) -> Costs:
+    def from_json(cls, pair: Mapping[str, Any]) -> Costs:
         """Reads costs from a profile in a benchmark's results."""
         verifier, drafter = (points_of(pair, role) for role in ("verifier", "drafter"))
         return cls(VerifyCost(verifier), drafter[0].forward_ns)
@@ -217,7 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     drafts = dict.fromkeys(PROFILES[name].draft for name in profiles)
     for draft in drafts:
         costs = {
-            name: Costs.of_json(pair)
+            name: Costs.from_json(pair)
             for name, pair in profiles.items()
             if PROFILES[name].draft == draft
         }
@@ -234,4 +234,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    as_command(main)
+    run_command(main)

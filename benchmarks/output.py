@@ -55,7 +55,7 @@ def print_error(console: Console, error: Exception) -> None:
     console.print(f"[red]{escape(str(error))}[/]", highlight=False)
 
 
-def as_command(main: Callable[[], int | None]) -> NoReturn:
+def run_command(main: Callable[[], int | None]) -> NoReturn:
     """Ends the process with the status of `main`, or with an error's text."""
     try:
         sys.exit(main())

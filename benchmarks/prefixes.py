@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.machine import available_cores, describe_machine
-from benchmarks.output import as_command, prepare, with_suffixes
+from benchmarks.output import prepare, run_command, with_suffixes
 from benchmarks.prompts import held_out_prompts
 from benchmarks.services import stack_of
 from benchmarks.settings import at_least, default_output
@@ -33,7 +33,11 @@ from draftloop.request import GenerationParameters, SamplingParameters
 from orchestrator.launcher import Stack
 
 TURNS, TOGETHER = 4, 8
-BEGINNING, SAID, ANSWER = 900, 60, 24  # tokens: first prompt, each turn, each answer
+FIRST_PROMPT_TOKENS, TURN_TOKENS, ANSWER_TOKENS = (
+    900,
+    60,
+    24,
+)  # tokens: first prompt, each turn, each answer
 TEMPERATURE = 0.8
 Ids = tuple[int, ...]
 Seen = dict[str, list[float]]
@@ -51,7 +55,7 @@ class Tenants:
         tenant = self._name if self._sharing else f"{self._name} {next(self._numbers)}"
         parameters = GenerationParameters(
             token_ids=prompt, sampling=SamplingParameters(temperature=TEMPERATURE), seed=1,
-            max_tokens=ANSWER, ignore_eos=True, tenant=tenant,
+            max_tokens=ANSWER_TOKENS, ignore_eos=True, tenant=tenant,
         )  # fmt: skip
         tokens: list[int] = []
         began, first = time.perf_counter(), 0.0
@@ -63,20 +67,22 @@ class Tenants:
 
 async def chat(tenants: Tenants, text: Ids) -> tuple[Seen, list[Ids]]:
     """Time to first token for every turn, and the answers."""
-    prompt, seen, answers = text[:BEGINNING], {}, []
+    prompt, seen, answers = text[:FIRST_PROMPT_TOKENS], {}, []
     for turn in range(TURNS):
         seconds, answer = await tenants.ask(prompt)
         seen[f"chat, turn {turn + 1}"] = [seconds]
         answers.append(answer)
-        begin = BEGINNING + turn * SAID
-        prompt = (*prompt, *answer, *text[begin : begin + SAID])
+        begin = FIRST_PROMPT_TOKENS + turn * TURN_TOKENS
+        prompt = (*prompt, *answer, *text[begin : begin + TURN_TOKENS])
     return seen, answers
 
 
 async def burst(tenants: Tenants, text: Ids) -> tuple[Seen, list[Ids]]:
     """Time to first token of concurrent requests, the time for all answers, and the answers."""
-    begin, beginning = BEGINNING, text[:BEGINNING]
-    prompts = [(*beginning, *text[begin + number : begin + SAID]) for number in range(TOGETHER)]
+    begin, beginning = FIRST_PROMPT_TOKENS, text[:FIRST_PROMPT_TOKENS]
+    prompts = [
+        (*beginning, *text[begin + number : begin + TURN_TOKENS]) for number in range(TOGETHER)
+    ]
     began = time.perf_counter()
     answered = await asyncio.gather(*map(tenants.ask, prompts))
     name = f"{TOGETHER} requests at a time"
@@ -108,7 +114,7 @@ def _text(number: int) -> Ids:
     """Held-out text, long enough for a chat; seven consecutive numbers give different texts."""
     prompts = held_out_prompts(48)[number % 7 * 6 :]
     ids = itertools.chain.from_iterable(prompt.token_ids for prompt in prompts)
-    return tuple(itertools.islice(ids, BEGINNING + TURNS * SAID))
+    return tuple(itertools.islice(ids, FIRST_PROMPT_TOKENS + TURNS * TURN_TOKENS))
 
 
 def _medians(times: Seen) -> dict[str, float]:
@@ -149,4 +155,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    as_command(main)
+    run_command(main)

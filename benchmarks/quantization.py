@@ -29,7 +29,7 @@ from rich.table import Table
 
 from benchmarks import prompts
 from benchmarks.machine import available_cores, describe_machine, describe_model
-from benchmarks.output import as_command, prepare, with_suffixes
+from benchmarks.output import prepare, run_command, with_suffixes
 from benchmarks.services import Services, running, stack_of
 from benchmarks.settings import MIN_TOKENS, at_least, default_output
 from benchmarks.systems import PLAIN, PROFILES
@@ -222,4 +222,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    as_command(main)
+    run_command(main)

@@ -185,7 +185,7 @@ def parameters(speculation: Speculation, tenant: str, case: Case) -> GenerationP
 def _outcome(
     token_ids: tuple[int, ...], steps: list[tuple[float, int]], summary: Summary
 ) -> Outcome:
-    seen, figures = Outcome.of_steps(token_ids, steps), summary.figures
+    seen, figures = Outcome.from_steps(token_ids, steps), summary.figures
     return Outcome(
         token_ids=token_ids,
         first_tokens=seen.first_tokens,

@@ -24,7 +24,7 @@ from rich.table import Table
 
 from benchmarks.bundled_pair import bundled_pair, fingerprints
 from benchmarks.machine import describe_machine
-from benchmarks.output import as_command, prepare
+from benchmarks.output import prepare, run_command
 from benchmarks.prompts import MAIN_WORKLOADS, Material, material_of
 from benchmarks.recorded_costs import Curve, curves_of, part_of, read_profiles
 from benchmarks.services import parameters
@@ -259,4 +259,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    as_command(main)
+    run_command(main)

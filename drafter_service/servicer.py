@@ -10,7 +10,7 @@ import grpc
 from drafter_service.ahead import Ahead
 from drafter_service.config import DrafterSettings
 from drafter_service.session import SessionRequest
-from drafter_service.shared import Shared
+from drafter_service.shared import StrategyFactory
 from drafter_service.strategies import Strategy
 from draftloop import logs, tracing
 from draftloop.errors import InvalidInput
@@ -50,7 +50,7 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
 
     def __init__(self, host: ModelHost, store: PhraseStore, settings: DrafterSettings) -> None:
         self._host = host
-        self._shared = Shared(store, settings.draft_temperature)
+        self._shared = StrategyFactory(store, settings.draft_temperature)
         self._settings = settings
 
     async def Info(

@@ -34,7 +34,7 @@ class ExperienceKey(NamedTuple):
     step: int
 
 
-class Shared:
+class StrategyFactory:
     """Creates the strategies of sessions.
 
     `draft_temperature`: factor on the request's temperature for sampling from draft models.

@@ -38,12 +38,12 @@ class _Arrays(NamedTuple):
     covariances: Floats
 
 
-class Weighing(_Arrays):
+class OfferRegression(_Arrays):
     """The regressions for offers of free sources (FREE) and of a smaller draft model (SMALLER)."""
 
     __slots__ = ()
 
-    def __new__(cls) -> Weighing:
+    def __new__(cls) -> OfferRegression:
         weights = np.array(USUAL)
         kinds, size = weights.shape
         return super().__new__(cls, weights, np.tile(MAX_VARIANCE * np.eye(size), (kinds, 1, 1)))
@@ -60,7 +60,7 @@ def log_odds(chance: float) -> float:
 
 @compiled
 def chance(
-    known: Weighing, source: int, share_odds: float, offer_odds: float, is_first: bool
+    known: OfferRegression, source: int, share_odds: float, offer_odds: float, is_first: bool
 ) -> float:
     """Acceptance probability of a node of source `source`.
 
@@ -74,7 +74,12 @@ def chance(
 
 @compiled
 def learn(
-    known: Weighing, source: int, share_odds: float, offer_odds: float, is_first: bool, right: bool
+    known: OfferRegression,
+    source: int,
+    share_odds: float,
+    offer_odds: float,
+    is_first: bool,
+    right: bool,
 ) -> None:
     """Updates the weights with one judged node; the arguments are those of `chance`."""
     weights, covariances = known.weights[source], known.covariances[source]

@@ -38,7 +38,7 @@ def require_valid_types(parameters: GenerationParameters) -> None:
         if (real := getattr(parameters.sampling, name)) < MIN_POSITIVE:
             raise InvalidInput(name, f"must be at least {MIN_POSITIVE}", real)
     for name, value, most, rule in (
-        ("max_tokens", parameters.max_tokens, UINT32, _at_least_1(parameters.max_tokens)),
+        ("max_tokens", parameters.max_tokens, UINT32, _at_least_one_rule(parameters.max_tokens)),
         ("min_tokens", parameters.min_tokens, UINT32, f"must be from 0 to {UINT32}"),
         ("logprobs", parameters.logprobs, UINT32, f"must be from 0 to {MAX_TOP_LOGPROBS}"),
         ("prompt_logprobs", parameters.prompt_logprobs, UINT32,
@@ -46,7 +46,7 @@ def require_valid_types(parameters: GenerationParameters) -> None:
         ("top_k", parameters.sampling.top_k, UINT32, f"must be from 0 (off) to {MAX_TOP_K}"),
         ("seed", parameters.seed, MAX_SEED, f"must be from 0 to {MAX_SEED}"),
         ("speculation.max_draft_tokens", parameters.speculation.max_draft_tokens, UINT32,
-         _at_least_1(parameters.speculation.max_draft_tokens)),
+         _at_least_one_rule(parameters.speculation.max_draft_tokens)),
     ):  # fmt: skip
         if value is not None:
             _require_whole(name, value)
@@ -133,7 +133,7 @@ def _require_whole(name: str, value: Any) -> None:
         raise InvalidInput(name, "must be a whole number", value) from None
 
 
-def _at_least_1(value: Any) -> str:
+def _at_least_one_rule(value: Any) -> str:
     """The rule to name for a field whose only upper limit is that of the wire."""
     too_large = isinstance(value, int) and value > UINT32
     return f"must be at most {UINT32}" if too_large else "must be at least 1"

@@ -117,7 +117,7 @@ def weight_of_rank(known: Scratch, count: int) -> np.float32:
     while counts[size] < count:
         count -= counts[size]
         size -= 1
-    found = of_size(known, size, np.float32(0))
+    found = weights_of_size(known, size, np.float32(0))
     least: np.float32 = found[len(found) - count]
     return least
 
@@ -143,7 +143,7 @@ def nucleus(known: Scratch, top_p: float, least: np.float32) -> tuple[np.float32
         size -= 1
         if size < 0:  # due to rounding, all masses together do not reach `target_mass`
             return np.float32(0), 0
-    found = of_size(known, size, least)
+    found = weights_of_size(known, size, least)
     place, last = len(found), np.float32(0)
     while place and before < target_mass:
         place -= 1
@@ -156,7 +156,7 @@ def nucleus(known: Scratch, top_p: float, least: np.float32) -> tuple[np.float32
 
 
 @compiled
-def of_size(known: Scratch, size: int, least: np.float32) -> Floats32:
+def weights_of_size(known: Scratch, size: int, least: np.float32) -> Floats32:
     """The weights of one size that are at least `least`, in ascending order."""
     count = 0
     for token in range(len(known.weights)):

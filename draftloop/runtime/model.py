@@ -83,7 +83,7 @@ class LanguageModel:
             )
         if self._form and not options.split:  # before `reference`, so that it has them rounded too
             quantize(self.network, self._form)
-        expected = reference.of(self.network, requested)
+        expected = reference.compute_reference(self.network, requested)
         parts = self._parts()
         if options.torch_compile and parts is None:
             kind = self.network.config.model_type

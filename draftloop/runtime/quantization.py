@@ -69,7 +69,7 @@ class Quantized(NamedTuple):
 def quantized(weight: Tensor, form: Format) -> Quantized:
     """Quantizes a matrix [outputs, k], rounding to nearest."""
     if form.weights == 4:
-        parts = [_in_groups(part) for part in weight.detach().split(ROWS_AT_A_TIME)]
+        parts = [_quantize_groups(part) for part in weight.detach().split(ROWS_AT_A_TIME)]
         values, scales = (torch.cat(each) for each in zip(*parts, strict=True))
         return Quantized(values, scales, form)
     wide = weight.detach().float()
@@ -78,7 +78,7 @@ def quantized(weight: Tensor, form: Format) -> Quantized:
     return Quantized((wide / scales).round_().to(torch.int8), scales, form)
 
 
-def _in_groups(weight: Tensor) -> tuple[Tensor, Tensor]:
+def _quantize_groups(weight: Tensor) -> tuple[Tensor, Tensor]:
     """The 4-bit values of a matrix, and their scales."""
     depth = weight.shape[1]
     groups = functional.pad(weight.float(), (0, -depth % GROUP)).unflatten(1, (-1, GROUP))
@@ -115,7 +115,7 @@ class QuantizedLinear(nn.Module):
         super().__init__()
         self.out_features, self.in_features = weight.values.shape
         self.format = weight.format
-        values = weight.values if self.format.weights == 8 else _in_pairs(weight.values)
+        values = weight.values if self.format.weights == 8 else _pack_pairs(weight.values)
         self.weight = nn.Parameter(values, requires_grad=False)
         self.register_buffer("scales", weight.scales)
         self.bias = None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)
@@ -124,7 +124,7 @@ class QuantizedLinear(nn.Module):
     @property
     def matrix(self) -> Quantized:
         """The quantized matrix."""
-        values = self.weight if self.format.weights == 8 else _apart(self.weight)
+        values = self.weight if self.format.weights == 8 else _unpack_pairs(self.weight)
         return Quantized(values, self.get_buffer("scales"), self.format)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -141,14 +141,14 @@ class QuantizedLinear(nn.Module):
         return f"in_features={self.in_features}, out_features={self.out_features}, {self.dtype}"
 
 
-def _in_pairs(values: Tensor) -> Tensor:
+def _pack_pairs(values: Tensor) -> Tensor:
     """Packs two 4-bit values per byte: int8 [outputs, k] to [outputs, k / 2]."""
     low, high = values[:, 0::2], values[:, 1::2]
     return (low & 15) | (high << 4)
 
 
-def _apart(pairs: Tensor) -> Tensor:
-    """The inverse of `_in_pairs`."""
+def _unpack_pairs(pairs: Tensor) -> Tensor:
+    """The inverse of `_pack_pairs`."""
     return torch.stack([(pairs << 4) >> 4, pairs >> 4], dim=2).flatten(1)
 
 

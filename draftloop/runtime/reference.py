@@ -109,7 +109,7 @@ def _advice(model: LanguageModel) -> str:
 
 
 @torch.inference_mode()
-def of(network: PreTrainedModel, context_length: int) -> Reference:
+def compute_reference(network: PreTrainedModel, context_length: int) -> Reference:
     """The reference of a network, run with transformers' own attention; ours is restored after."""
     size = int(network.config.get_text_config(decoder=True).vocab_size)
     depth = max(1, min(DEPTH, context_length // 2))

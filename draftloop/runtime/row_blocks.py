@@ -16,7 +16,7 @@ from torch.nn import functional
 from draftloop.errors import StartupFailure
 from draftloop.runtime.trial import error_text
 
-Said = TypeVar("Said")
+Result = TypeVar("Result")
 
 
 # A linear layer, or the matrix and bias of a plain one, for which compiled code has fewer guards to
@@ -104,10 +104,10 @@ def _rotated(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     return x * cosines + torch.cat((-high, low), dim=-1) * sines
 
 
-def _compiled(function: Callable[..., Said]) -> Callable[..., Said]:
+def _compiled(function: Callable[..., Result]) -> Callable[..., Result]:
     compiled: Any = torch.compile(function, dynamic=True)
 
-    def run(*arguments: Any) -> Said:
+    def run(*arguments: Any) -> Result:
         try:
             return compiled(*arguments)  # type: ignore[no-any-return]
         except torch._dynamo.exc.TorchDynamoException as error:

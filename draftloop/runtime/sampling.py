@@ -156,7 +156,7 @@ class Sampler:
         logits = self._allowed(logits, paths)
         if not cpu_choice.fits(logits):
             scores = self._scores(logits, positions, paths)
-            return Choices.of(scores, min(count, scores.shape[-1]))
+            return Choices.from_scores(scores, min(count, scores.shape[-1]))
         return cpu_choice.choose(*self._choice_arguments(logits, positions, paths), count)
 
     def _choice_arguments(

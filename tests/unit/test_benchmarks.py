@@ -105,14 +105,14 @@ def test_looping_is_a_repeating_tail(token_ids: list[int], expected: bool) -> No
 
 def test_first_tokens_do_not_count_in_the_speed() -> None:
     """A first round of several tokens includes the prefill and says nothing about decoding."""
-    seen = Outcome.of_steps((1, 2, 3, 4, 5, 6), [(0.5, 3), (1.0, 1), (1.5, 2)])
+    seen = Outcome.from_steps((1, 2, 3, 4, 5, 6), [(0.5, 3), (1.0, 1), (1.5, 2)])
     assert (seen.first_token_s, seen.decode_s, seen.rounds) == (0.5, 1.0, 2)
     assert seen.tokens_per_second == 3
     assert seen.tokens_per_round == 1.5
 
 
 def test_an_output_of_one_token_has_no_speed() -> None:
-    seen = Outcome.of_steps((1,), [(0.5, 1)])
+    seen = Outcome.from_steps((1,), [(0.5, 1)])
     assert (seen.tokens_per_second, seen.tokens_per_round) == (0, 0)
 
 

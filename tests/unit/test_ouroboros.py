@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from drafter_service.session import DrafterSession, SessionRequest
-from drafter_service.shared import Shared
+from drafter_service.shared import StrategyFactory
 from drafter_service.strategies import Strategy
 from drafter_service.strategies.chain import Drafted
 from drafter_service.strategies.ouroboros import Ouroboros
@@ -221,18 +221,18 @@ def test_phrases_follow_a_chain_whose_stop_token_was_cut_off() -> None:
 
 
 @pytest.fixture
-def shared() -> Shared:
-    return Shared(PhraseStore(PhraseSettings(phrases_url="memory://")))
+def shared() -> StrategyFactory:
+    return StrategyFactory(PhraseStore(PhraseSettings(phrases_url="memory://")))
 
 
-def made(shared: Shared, request: SessionRequest, **options: Any) -> Strategy:
+def made(shared: StrategyFactory, request: SessionRequest, **options: Any) -> Strategy:
     model = model_of(**options)
     return shared.strategy(
         request, [(model, model.acquire())], prefill_chunk_tokens=64, is_alone=lambda: False
     )
 
 
-def test_a_long_output_keeps_the_requests_own_text(shared: Shared) -> None:
+def test_a_long_output_keeps_the_requests_own_text(shared: StrategyFactory) -> None:
     """The table had been sized for 512 tokens and lost two thirds of a long text."""
     strategy = made(shared, request_of(TEXT), context_length=4096)
     phrases = strategy.session.phrases
@@ -245,7 +245,7 @@ def test_a_long_output_keeps_the_requests_own_text(shared: Shared) -> None:
     assert sum(known) > 0.95 * len(known)
 
 
-def test_strategies_learn_apart_how_far_to_believe_themselves(shared: Shared) -> None:
+def test_strategies_learn_apart_how_far_to_believe_themselves(shared: StrategyFactory) -> None:
     """Scores, runs and acceptances of `cascade` mean something else."""
     learned = {
         name: made(shared, request_of(TEXT, name)).session.experience.calibration
@@ -256,7 +256,7 @@ def test_strategies_learn_apart_how_far_to_believe_themselves(shared: Shared) ->
     assert again is learned["cascade"]
 
 
-def test_requests_learn_together_whether_guesses_pay(shared: Shared) -> None:
+def test_requests_learn_together_whether_guesses_pay(shared: StrategyFactory) -> None:
     """Except those with a different window, whose cost differs."""
     narrow = OuroborosParameters(lookahead=LookaheadParameters(window=2, candidates=2))
     usual, too, other = (
