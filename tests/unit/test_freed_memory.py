@@ -31,7 +31,7 @@ for number, part in enumerate(parts):
     if number % 100:  # what is left keeps glibc from returning the rest by itself
         libc.free(part)
 before = resident()
-freed_memory.give_back()
+freed_memory.release_freed_memory()
 print(before - resident())
 """
 
