@@ -22,7 +22,7 @@ OURS = [name for name in COMPARED if METHODS[name].system == "draftloop"]
 JOINED = [name for name in OURS if METHODS[name].speculation.strategy == FUSED]
 SINGLE = [name for name in OURS if name not in JOINED]
 # With fewer prompts, half of them are too few to choose with.
-FEWEST = 4
+MIN_PROMPTS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,10 +55,10 @@ def comparisons(samples: Sequence[Mapping[str, Any]]) -> list[Comparison]:
     for sample in samples:
         if sample["tokens_per_second"]:
             cells[sample["profile"], sample["workload"], sample["temperature"]].append(sample)
-    return [found for cell in cells.values() for found in _of_cell(cell)]
+    return [found for cell in cells.values() for found in _comparisons_of_cell(cell)]
 
 
-def _of_cell(samples: Sequence[Mapping[str, Any]]) -> Iterator[Comparison]:
+def _comparisons_of_cell(samples: Sequence[Mapping[str, Any]]) -> Iterator[Comparison]:
     seconds: defaultdict[str, dict[tuple[str, int], float]] = defaultdict(dict)
     for sample in samples:
         per_token = 1 / sample["tokens_per_second"]
@@ -69,7 +69,7 @@ def _of_cell(samples: Sequence[Mapping[str, Any]]) -> Iterator[Comparison]:
     chosen = [seconds[name] for name in (*single, *joined)]
     runs = [run for run in chosen[0] if all(run in times for times in chosen)]
     prompts = [file for file, _ in runs]
-    if len(set(prompts)) < FEWEST:
+    if len(set(prompts)) < MIN_PROMPTS:
         return
     others = np.array([[seconds[name][run] for run in runs] for name in single])
     best = int(others.sum(axis=1).argmin())
@@ -86,11 +86,11 @@ def _of_cell(samples: Sequence[Mapping[str, Any]]) -> Iterator[Comparison]:
             ratio=ratio,
             least=least,
             most=most,
-            apart=_apart(by_prompt(others, prompts), by_prompt(own, prompts)),
+            apart=_held_out_ratio(by_prompt(others, prompts), by_prompt(own, prompts)),
         )
 
 
-def _apart(others: Floats, own: Floats) -> float:
+def _held_out_ratio(others: Floats, own: Floats) -> float:
     """Mean ratio to the strategy that was fastest on the other half of the prompts (geometric)."""
     half = np.tile(np.arange(len(own)) < len(own) // 2, (DRAWINGS, 1))
     chooses = np.random.default_rng(0).permuted(half, axis=1)

@@ -16,7 +16,7 @@ PANELS_PER_LINE = 3
 PANEL = 4.2
 DIAGONAL = "#444444"
 # Area of a point in square points: proportional to its number of nodes, within visible limits.
-LEAST_AREA, MOST_AREA, AREA_PER_NODE = 12.0, 240.0, 0.4
+MIN_AREA, MAX_AREA, AREA_PER_NODE = 12.0, 240.0, 0.4
 MARKERS = "osD^vPX*<>"
 
 
@@ -53,7 +53,7 @@ def _panel(axes: Axes, source: str, entries: Sequence[Estimates], methods: Seque
         axes.scatter(
             entry.estimated_share,
             entry.real_share,
-            s=min(MOST_AREA, max(LEAST_AREA, AREA_PER_NODE * entry.drafted)),
+            s=min(MAX_AREA, max(MIN_AREA, AREA_PER_NODE * entry.drafted)),
             marker=_marker(place),
             color=_colour(place),
             alpha=0.7,

@@ -14,11 +14,11 @@ from draftloop.request import SamplingParameters
 from draftloop.runtime.forward import Forward
 from draftloop.runtime.model import LanguageModel
 from draftloop.runtime.sampling import Sampler
-from draftloop.tree import MOST_SUCCESSORS, DraftBudget
+from draftloop.tree import MAX_SUCCESSORS, DraftBudget
 from phrase_store.index import PhraseIndex, grow
-from phrase_store.session import BYTES_PER_TOKEN, LEAST_TOKENS
+from phrase_store.session import BYTES_PER_TOKEN, MIN_TOKENS
 
-MOST_OFFERS = 8
+MAX_OFFERS = 8
 
 
 class Ranked:
@@ -45,7 +45,7 @@ class Phrases:
     def __init__(self, text: Sequence[int], others: PhraseIndex | None = None) -> None:
         self._text = text
         self._others = others
-        tokens = max(LEAST_TOKENS, len(text))
+        tokens = max(MIN_TOKENS, len(text))
         self._own = None if others else PhraseIndex(max_bytes=tokens * BYTES_PER_TOKEN)
         self._calibration = Calibration()
 
@@ -105,7 +105,7 @@ def decode(
         while len(text) < len(prompt) + tokens:
             new = text[slot.length :]
             (logits,) = model.forward([Forward(model, slot, new, logits_from=len(new) - 1)])
-            successors.append(logits[0].topk(MOST_SUCCESSORS).indices.tolist())
+            successors.append(logits[0].topk(MAX_SUCCESSORS).indices.tolist())
             text += sampler.choose(logits, [len(text)], [[]])
     finally:
         model.cache.release(slot)
@@ -129,15 +129,15 @@ def rankings(
 ) -> list[list[int]]:
     """A draft model's best tokens for every position of the text; empty for the first one."""
     sampler = Sampler(sampling, model.vocabulary_size, model.device)
-    sampler.cool(DRAFT_TEMPERATURE)
+    sampler.scale_temperature(DRAFT_TEMPERATURE)
     positions = range(1, len(text))
-    best = sampler.best(logits_of(model, text), positions, [()] * len(positions), MOST_OFFERS)
+    best = sampler.best(logits_of(model, text), positions, [()] * len(positions), MAX_OFFERS)
     return [[], *best.token_ids]
 
 
 def index_of(texts: Sequence[tuple[Sequence[int], int]]) -> PhraseIndex:
     """An index of other prompts' continuations; each text comes with the length of its prompt."""
-    tokens = max(LEAST_TOKENS, sum(len(text) for text, _ in texts))
+    tokens = max(MIN_TOKENS, sum(len(text) for text, _ in texts))
     index = PhraseIndex(max_bytes=tokens * BYTES_PER_TOKEN)
     for text, prompt_length in texts:
         index.extend(text[:prompt_length], text[prompt_length:])

@@ -21,7 +21,7 @@ from rich.text import Text
 from benchmarks.outcome import Outcome
 from benchmarks.prompts import Prompt, held_out_prompts
 from benchmarks.services import Services, running
-from benchmarks.settings import LEAST_TOKENS, at_least
+from benchmarks.settings import MIN_TOKENS, at_least
 from benchmarks.systems import PLAIN
 from benchmarks.workload import Case
 from draftloop.errors import DraftloopError
@@ -165,7 +165,7 @@ def _table(comparisons: Sequence[Comparison], config: StackConfig) -> Table:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--inflate", default="300M", help="cost of the target; '' for its own")
-    parser.add_argument("--tokens", type=at_least(LEAST_TOKENS), default=96,
+    parser.add_argument("--tokens", type=at_least(MIN_TOKENS), default=96,
                         help="tokens per continuation")  # fmt: skip
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
     return parser

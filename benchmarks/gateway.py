@@ -20,8 +20,8 @@ import psutil
 from rich.console import Console
 
 from benchmarks.machine import describe_machine
-from benchmarks.output import as_command, beside, prepare
-from benchmarks.settings import LEAST_TOKENS, at_least, unless_told
+from benchmarks.output import prepare, run_command, with_suffixes
+from benchmarks.settings import MIN_TOKENS, at_least, default_output
 from draftloop.client import AsyncClient
 from draftloop.request import GenerationParameters, SamplingParameters
 from draftloop.speculation import AUTOREGRESSIVE, Speculation
@@ -73,7 +73,7 @@ class Doors:
 
     async def by_grpc(self, seed: int) -> Stream:
         """One stream over the gRPC API."""
-        said = GenerationParameters(
+        parameters = GenerationParameters(
             text=PROMPT,
             sampling=SamplingParameters(temperature=0.8),
             seed=seed,
@@ -81,11 +81,11 @@ class Doors:
             ignore_eos=True,
             speculation=Speculation(strategy=AUTOREGRESSIVE),
         )
-        asked, moments = time.perf_counter(), []
-        async for piece in self.grpc.stream(said):
+        started, moments = time.perf_counter(), []
+        async for piece in self.grpc.stream(parameters):
             if piece.token_ids:
                 moments.append(time.perf_counter())
-        return self._stream(asked, moments)
+        return self._stream(started, moments)
 
     async def by_http(self, seed: int) -> Stream:
         """One stream of server-sent events on its own connection, each event parsed."""
@@ -102,7 +102,7 @@ class Doors:
         )
         host, _, port = self.http_address.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
-        asked, moments = time.perf_counter(), []
+        started, moments = time.perf_counter(), []
         writer.write(head.encode() + body)
         while (line := await reader.readline()) != b"data: [DONE]\n":
             if line.startswith(b"data: "):
@@ -111,11 +111,11 @@ class Doors:
             elif not line:
                 raise ConnectionError("the stream ended without [DONE]")
         writer.close()
-        return self._stream(asked, moments)
+        return self._stream(started, moments)
 
-    def _stream(self, asked: float, moments: Sequence[float]) -> Stream:
-        lasted = moments[-1] - moments[0]
-        return Stream(moments[0] - asked, lasted / (self.tokens - 1))
+    def _stream(self, started: float, moments: Sequence[float]) -> Stream:
+        duration = moments[-1] - moments[0]
+        return Stream(moments[0] - started, duration / (self.tokens - 1))
 
 
 async def measure(doors: Doors, process: psutil.Process, repeats: int) -> list[Row]:
@@ -200,10 +200,10 @@ def page(rows: Sequence[Row], machine: dict[str, Any]) -> str:
 
 def _write(rows: Sequence[Row], out: Path) -> str:
     machine = describe_machine()
-    told = {"machine": machine, "rows": [asdict(row) for row in rows],
+    results = {"machine": machine, "rows": [asdict(row) for row in rows],
             "overheads": overheads(rows), "goal_ms_per_token": GOAL_MS}  # fmt: skip
-    as_json, as_page = beside(out, ".json", ".md")
-    as_json.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    as_json, as_page = with_suffixes(out, ".json", ".md")
+    as_json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     text = page(rows, machine)
     as_page.write_text(text, encoding="utf-8")
     return text
@@ -212,12 +212,12 @@ def _write(rows: Sequence[Row], out: Path) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Starts a stack without a drafter, measures, writes and prints the results."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tokens", type=at_least(LEAST_TOKENS), default=64, help="tokens a stream")
+    parser.add_argument("--tokens", type=at_least(MIN_TOKENS), default=64, help="tokens a stream")
     parser.add_argument("--repeats", type=at_least(1), default=10, help="turns of each door")
-    parser.add_argument("--out", type=Path, default=unless_told("gateway"),
+    parser.add_argument("--out", type=Path, default=default_output("gateway"),
                         help="path without suffix")  # fmt: skip
     chosen = parser.parse_args(arguments)
-    prepare(*beside(chosen.out, ".json", ".md"))
+    prepare(*with_suffixes(chosen.out, ".json", ".md"))
     config = StackConfig(port=0, http_port=0, verifier_port=0, draft=None, start_timeout_s=600)
     with Stack(config) as stack:
         process = stack.processes["orchestrator"].process
@@ -233,4 +233,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    as_command(main)
+    run_command(main)

@@ -57,7 +57,7 @@ class Journal:
         for line in lines:
             entry = json.loads(line)
             journal.profiles |= entry.get("profiles", {})
-            journal.samples += [Sample.of_record(record) for record in entry.get("samples", [])]
+            journal.samples += [Sample.from_record(record) for record in entry.get("samples", [])]
         return journal
 
     def add_profile(self, name: str, described: dict[str, Any]) -> None:

@@ -28,8 +28,15 @@ from benchmarks import load_plot
 from benchmarks.load_settings import COLD, read_settings
 from benchmarks.load_table import Run, page, summed
 from benchmarks.machine import describe_deployment, describe_machine
-from benchmarks.measure import Tick, in_turn
-from benchmarks.output import INTERRUPTED, as_command, beside, prepare, progress_on, say_error
+from benchmarks.measure import Tick, method_order
+from benchmarks.output import (
+    INTERRUPTED,
+    prepare,
+    print_error,
+    progress_on,
+    run_command,
+    with_suffixes,
+)
 from benchmarks.prompts import Prompt, completion, cut, prompts_in
 from benchmarks.services import Services, connected, running, stack_of
 from benchmarks.systems import METHODS, PLAIN, PROFILES, unserved
@@ -102,7 +109,7 @@ def measure(
         while not number or time.monotonic() + longest <= until:
             began = time.monotonic()
             runs: dict[str, Run] = {}
-            for strategy in in_turn(strategies, number):
+            for strategy in method_order(strategies, number):
                 tick(f"{sessions} at a time, {strategy}")
                 runs[strategy] = loop.run(strategy, sessions, number)
             yield sessions, runs
@@ -113,7 +120,7 @@ def measure(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures, writes and prints the results; returns the exit status."""
     settings = read_settings(arguments, __doc__)
-    prepare(*beside(settings.out, ".json", ".md", ".svg"))
+    prepare(*with_suffixes(settings.out, ".json", ".md", ".svg"))
     console, machine = Console(), describe_machine()
     record, status = Record(), 0
     try:
@@ -122,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         status = INTERRUPTED
     except (DraftloopError, OSError) as error:
-        say_error(console, error)
+        print_error(console, error)
         status = 1
     if record.runs:
         write(settings, machine, record, console)
@@ -199,7 +206,7 @@ def write(
     title, rows = record.models["title"], summed(record.runs, record.strategies)
     text = page(title, rows)
     console.print(text, markup=False)
-    told: dict[str, Any] = {
+    results: dict[str, Any] = {
         "machine": machine,
         "models": record.models,
         "settings": {
@@ -208,14 +215,14 @@ def write(
         },
         "rows": [asdict(row) for row in rows],
     }
-    as_json, as_page, picture = beside(settings.out, ".json", ".md", ".svg")
-    as_json.write_text(json.dumps(told, indent=1, default=str) + "\n", encoding="utf-8")
+    as_json, as_page, picture = with_suffixes(settings.out, ".json", ".md", ".svg")
+    as_json.write_text(json.dumps(results, indent=1, default=str) + "\n", encoding="utf-8")
     as_page.write_text(text, encoding="utf-8")
     lines: dict[str, dict[int, float]] = defaultdict(dict)
-    for said in rows:
-        lines[said.strategy][said.sessions] = said.tokens_per_second
+    for entry in rows:
+        lines[entry.strategy][entry.sessions] = entry.tokens_per_second
     load_plot.draw(title, lines, picture)
 
 
 if __name__ == "__main__":
-    as_command(main)
+    run_command(main)

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from benchmarks.machine import available_cores
 from benchmarks.settings import (
-    LEAST_TOKENS,
+    MIN_TOKENS,
     add_quantization,
     at_least,
+    default_output,
     names,
     read_temperature,
-    unless_told,
 )
 from benchmarks.systems import METHODS, PROFILES
 
@@ -36,7 +36,7 @@ def read_settings(arguments: Sequence[str] | None, description: str) -> argparse
     parser.add_argument("--requests", "--sessions", dest="sessions", type=_numbers,
                         default=list(SESSIONS), help="at a time")  # fmt: skip
     parser.add_argument("--strategies", type=names(COLD), help=f"of: {', '.join(COLD)}")
-    parser.add_argument("--tokens", type=at_least(LEAST_TOKENS), default=96,
+    parser.add_argument("--tokens", type=at_least(MIN_TOKENS), default=96,
                         help="of an answer, on average")  # fmt: skip
     parser.add_argument("--prompt-tokens", type=at_least(1), default=128,
                         help="most tokens of a held-out prompt")  # fmt: skip
@@ -46,10 +46,12 @@ def read_settings(arguments: Sequence[str] | None, description: str) -> argparse
     parser.set_defaults(quantization=None)
     parser.add_argument("--threads", type=at_least(1))
     parser.add_argument("--out", type=Path, help="path without suffix")
-    return _completed(parser, parser.parse_args(arguments))
+    return _with_defaults(parser, parser.parse_args(arguments))
 
 
-def _completed(parser: argparse.ArgumentParser, settings: argparse.Namespace) -> argparse.Namespace:
+def _with_defaults(
+    parser: argparse.ArgumentParser, settings: argparse.Namespace
+) -> argparse.Namespace:
     if settings.prompts and not settings.server:
         parser.error("--prompts: only with --server, whose tokenizer reads them")
     for name, default in STARTED.items():
@@ -58,7 +60,7 @@ def _completed(parser: argparse.ArgumentParser, settings: argparse.Namespace) ->
             parser.error(f"--{name}: not with --server, which runs already")
         if not given and not settings.server:
             setattr(settings, name, default)
-    settings.out = settings.out or (Path("load") if settings.server else unless_told("load"))
+    settings.out = settings.out or (Path("load") if settings.server else default_output("load"))
     return settings
 
 

@@ -88,14 +88,14 @@ def _repetition(
     found: list[Sample] = []
     for case in cases:
         outcomes: dict[str, Outcome] = {}
-        for method in in_turn(methods, number):
+        for method in method_order(methods, number):
             tick(f"{case.workload}, {case.prompt.file} T={case.temperature:g}, {method}")
             outcomes[method] = systems[METHODS[method].system].run(method, case)
         found += samples(profile.name, case, {name: outcomes[name] for name in methods})
     return found
 
 
-def in_turn(methods: Sequence[str], number: int) -> list[str]:
+def method_order(methods: Sequence[str], number: int) -> list[str]:
     """The methods in the order of the `number`th repetition, a random permutation.
 
     So a machine that slows down or speeds up favours no method, and no method always follows the

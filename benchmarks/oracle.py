@@ -22,13 +22,13 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks.bundled_pair import bundled_pair, fingerprints
-from benchmarks.candidates import MOST_OFFERS, Phrases, Ranked, Recycled, decode, index_of, rankings
+from benchmarks.candidates import MAX_OFFERS, Phrases, Ranked, Recycled, decode, index_of, rankings
 from benchmarks.machine import describe_machine
-from benchmarks.output import as_command, prepare
+from benchmarks.output import prepare, run_command
 from benchmarks.perfect_tree import CandidateSource, PerfectRound, perfect_rounds
 from benchmarks.prompts import MAIN_WORKLOADS, Prompt, material_of
 from benchmarks.recorded_costs import points_of, read_profiles
-from benchmarks.settings import LEAST_TOKENS, RESULTS, at_least, read_temperature, unless_told
+from benchmarks.settings import MIN_TOKENS, RESULTS, at_least, default_output, read_temperature
 from benchmarks.systems import PROFILES, SOURCES
 from benchmarks.table import sampling as in_words
 from benchmarks.workload import FIRST_SEED
@@ -37,7 +37,7 @@ from draftloop.request import SamplingParameters
 from orchestrator.costs import VerifyCost
 from phrase_store.index import PhraseIndex, warm_up
 
-WIDTHS = (1, 4, MOST_OFFERS)
+WIDTHS = (1, 4, MAX_OFFERS)
 DEPTHS = (1, 2, 4, 8, 16, 32)
 CHOICES = {"all": SOURCES, **{f"only {source}": (source,) for source in SOURCES}}
 Rounds = dict[tuple[str, int, int], list[PerfectRound]]
@@ -51,7 +51,7 @@ class Costs:
     draft_ns: float
 
     @classmethod
-    def of_json(cls, pair: Mapping[str, Any]) -> Costs:
+    def from_json(cls, pair: Mapping[str, Any]) -> Costs:
         """Reads costs from a profile in a benchmark's results."""
         verifier, drafter = (points_of(pair, role) for role in ("verifier", "drafter"))
         return cls(VerifyCost(verifier), drafter[0].forward_ns)
@@ -176,12 +176,12 @@ def measure(
 
 def show(console: Console, found: Sequence[Bound]) -> None:
     """Prints the bounds for the greatest width; the file has all."""
-    table = Table(title=f"bounds with {MOST_OFFERS} candidates per node", title_justify="left")
+    table = Table(title=f"bounds with {MAX_OFFERS} candidates per node", title_justify="left")
     for name in ("profile", "workload", "temperature", "sources"):
         table.add_column(name)
     for name in ("tokens/round", "forwards/token", "depth", "ratio", "n"):
         table.add_column(name, justify="right")
-    for bound in (bound for bound in found if bound.width == MOST_OFFERS):
+    for bound in (bound for bound in found if bound.width == MAX_OFFERS):
         table.add_row(
             bound.profile,
             bound.workload,
@@ -204,11 +204,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--temperature", type=read_temperature, nargs="+", default=[0.8, 0.0])
     parser.add_argument("--prompts", type=at_least(1), default=8)
-    parser.add_argument("--tokens", type=at_least(LEAST_TOKENS), default=64)
+    parser.add_argument("--tokens", type=at_least(MIN_TOKENS), default=64)
     parser.add_argument("--threads", type=at_least(1))
     parser.add_argument("--costs", default=str((RESULTS / "zen4.json").relative_to(REPOSITORY)),
                         help="results whose costs of forwards count")  # fmt: skip
-    parser.add_argument("--out", default=str(unless_told("oracle.json").relative_to(REPOSITORY)))
+    parser.add_argument("--out", default=str(default_output("oracle.json").relative_to(REPOSITORY)))
     settings = parser.parse_args(arguments)
     prepare(Path(settings.out))
     profiles = read_profiles([settings.costs])
@@ -217,21 +217,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     drafts = dict.fromkeys(PROFILES[name].draft for name in profiles)
     for draft in drafts:
         costs = {
-            name: Costs.of_json(pair)
+            name: Costs.from_json(pair)
             for name, pair in profiles.items()
             if PROFILES[name].draft == draft
         }
         found += measure(settings, Pair(settings.threads, draft), costs)
     show(Console(), found)
-    said = {
+    header = {
         "settings": vars(settings),
         "machine": describe_machine(),
         "models": fingerprints(drafts),
     }
-    content = {**said, "profiles": profiles, "bounds": [asdict(bound) for bound in found]}
+    content = {**header, "profiles": profiles, "bounds": [asdict(bound) for bound in found]}
     Path(settings.out).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     return 0
 
 
 if __name__ == "__main__":
-    as_command(main)
+    run_command(main)

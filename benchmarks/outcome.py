@@ -67,7 +67,7 @@ class Outcome:
         return self.decoded / self.rounds if self.rounds else 0.0
 
     @classmethod
-    def of_steps(cls, token_ids: tuple[int, ...], steps: list[tuple[float, int]]) -> Outcome:
+    def from_steps(cls, token_ids: tuple[int, ...], steps: list[tuple[float, int]]) -> Outcome:
         """Makes an outcome from one (seconds since the request, number of new tokens) per round."""
         times = [seconds for seconds, _ in steps]
         return cls(
@@ -79,7 +79,7 @@ class Outcome:
         )
 
     @classmethod
-    def of_record(cls, record: dict[str, Any]) -> Outcome:
+    def from_record(cls, record: dict[str, Any]) -> Outcome:
         """Restores what `dataclasses.asdict` gave, after a round trip through JSON."""
         split = record["split"]
         parts = [{**part, "source": TokenSource(part["source"])} for part in record["sources"]]

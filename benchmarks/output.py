@@ -16,7 +16,7 @@ from draftloop.errors import DraftloopError, StartupFailure
 INTERRUPTED = 130  # a shell's exit status for SIGINT
 
 
-def beside(out: str | Path, *suffixes: str) -> list[Path]:
+def with_suffixes(out: str | Path, *suffixes: str) -> list[Path]:
     """Files with the name `out` and each suffix, which is appended, since `out` may hold dots."""
     return [Path(f"{out}{suffix}") for suffix in suffixes]
 
@@ -50,12 +50,12 @@ def progress_on(console: Console) -> Progress:
     )
 
 
-def say_error(console: Console, error: Exception) -> None:
+def print_error(console: Console, error: Exception) -> None:
     """Prints an error as one line."""
     console.print(f"[red]{escape(str(error))}[/]", highlight=False)
 
 
-def as_command(main: Callable[[], int | None]) -> NoReturn:
+def run_command(main: Callable[[], int | None]) -> NoReturn:
     """Ends the process with the status of `main`, or with an error's text."""
     try:
         sys.exit(main())

@@ -41,7 +41,7 @@ NAMESPACE = namespace_name("benchmark", "")
 TEXT = zipf_text(1_000_000, seed=1)
 
 
-def a_round(chance: random.Random) -> list[Phrase]:
+def phrases_of_round(chance: random.Random) -> list[Phrase]:
     """The phrases that one round writes to the log."""
     middle = chance.randrange(MAX_CONTEXT, len(TEXT) - MAX_CONTEXT)
     context = tuple(TEXT[middle - MAX_CONTEXT : middle])
@@ -79,7 +79,7 @@ def fill(url: str, records: int) -> None:
     log = open_log(url, NAMESPACE, LogOptions(max_length=2 * records, operation_timeout_s=10.0))
     for start in track(range(0, records, WRITTEN_AT_ONCE), f"writing {records:,} records"):
         end = min(start + WRITTEN_AT_ONCE, records)
-        log.append([encode(number, a_round(chance)) for number in range(start, end)])
+        log.append([encode(number, phrases_of_round(chance)) for number in range(start, end)])
     log.close()
 
 
@@ -118,7 +118,7 @@ def use(namespace: Namespace, seconds: float) -> list[float]:
 
     def both(number: int) -> None:
         look_up(namespace, number)
-        namespace.publish(number % 100, a_round(chance))
+        namespace.publish(number % 100, phrases_of_round(chance))
 
     while time.perf_counter() < ends:
         times.append(timed(both, len(times)))
@@ -154,7 +154,7 @@ def main() -> None:
         row("look-up during replay", lookups)
         row("look-up", [timed(lambda n: look_up(namespace, n), n) for n in range(CALLS)])
         chance = random.Random(3)
-        rounds = [a_round(chance) for _ in range(CALLS)]
+        rounds = [phrases_of_round(chance) for _ in range(CALLS)]
         row("publish", [timed(lambda n: namespace.publish(n, rounds[n]), n) for n in range(CALLS)])
         row("look-up + publish", use(namespace, OUTAGE_S))
     row("the same, Redis killed", use(namespace, OUTAGE_S))

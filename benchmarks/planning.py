@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from draftloop.model_info import CostPoint
-from draftloop.tree import MOST_SUCCESSORS, Verdict
+from draftloop.tree import MAX_SUCCESSORS, Verdict
 from orchestrator.budget import Controller
 from orchestrator.costs import VerifyCost
 from orchestrator.figures import SpeculationFigures
@@ -50,7 +50,7 @@ def drafting(own: list[int], nodes: int) -> tuple[FusedDrafting, Controller]:
     shared.extend((), text_of(SHARED_TOKENS, seed=1))
     table = SuccessorTable(VOCABULARY)
     table.rows[:] = [
-        random.Random(token).sample(range(VOCABULARY), MOST_SUCCESSORS)
+        random.Random(token).sample(range(VOCABULARY), MAX_SUCCESSORS)
         for token in range(VOCABULARY)
     ]
     phrases = PhraseSession(own, ROUNDS * 4, shared=shared, successors=table)
@@ -61,24 +61,24 @@ def drafting(own: list[int], nodes: int) -> tuple[FusedDrafting, Controller]:
 
 async def rounds(nodes: int) -> tuple[list[float], list[float], float]:
     """Microseconds of proposing and of learning per round, and mean nodes per draft."""
-    going_on = text_of(OWN_TOKENS + 4 * (ROUNDS + WARM_UP), seed=2)
-    committed = going_on[:OWN_TOKENS]
+    continuation = text_of(OWN_TOKENS + 4 * (ROUNDS + WARM_UP), seed=2)
+    committed = continuation[:OWN_TOKENS]
     plans, controller = drafting(committed, nodes)
     proposing, learning, drafted = [], [], []
     for number in range(ROUNDS + WARM_UP):
         began = time.perf_counter()
         draft = await plans.propose(committed, None, controller.next_budget(64))
         proposed = time.perf_counter()
-        emitted = going_on[len(committed) : len(committed) + 1 + number % 4]
+        emitted = continuation[len(committed) : len(committed) + 1 + number % 4]
         committed = committed + emitted
-        said = Verdict((), tuple(emitted), emitted[0], (0,) * len(draft.tree))
-        learnt = time.perf_counter()
+        verdict = Verdict((), tuple(emitted), emitted[0], (0,) * len(draft.tree))
+        learning_end = time.perf_counter()
         plans.observe(
-            RoundOutcome(committed=committed, new=len(emitted), draft=draft.tree, verdict=said)
+            RoundOutcome(committed=committed, new=len(emitted), draft=draft.tree, verdict=verdict)
         )
         if number >= WARM_UP:
             proposing.append((proposed - began) * 1e6)
-            learning.append((time.perf_counter() - learnt) * 1e6)
+            learning.append((time.perf_counter() - learning_end) * 1e6)
             drafted.append(len(draft.tree))
     return proposing, learning, statistics.mean(drafted)
 

@@ -23,17 +23,21 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.machine import available_cores, describe_machine
-from benchmarks.output import as_command, beside, prepare
+from benchmarks.output import prepare, run_command, with_suffixes
 from benchmarks.prompts import held_out_prompts
 from benchmarks.services import stack_of
-from benchmarks.settings import at_least, unless_told
+from benchmarks.settings import at_least, default_output
 from benchmarks.systems import PROFILES
 from draftloop.client import NO_RETRY, AsyncClient
 from draftloop.request import GenerationParameters, SamplingParameters
 from orchestrator.launcher import Stack
 
 TURNS, TOGETHER = 4, 8
-BEGINNING, SAID, ANSWER = 900, 60, 24  # tokens: first prompt, each turn, each answer
+FIRST_PROMPT_TOKENS, TURN_TOKENS, ANSWER_TOKENS = (
+    900,
+    60,
+    24,
+)  # tokens: first prompt, each turn, each answer
 TEMPERATURE = 0.8
 Ids = tuple[int, ...]
 Seen = dict[str, list[float]]
@@ -49,13 +53,13 @@ class Tenants:
     async def ask(self, prompt: Ids) -> tuple[float, Ids]:
         """Seconds to the first token, and all tokens of the answer."""
         tenant = self._name if self._sharing else f"{self._name} {next(self._numbers)}"
-        said = GenerationParameters(
+        parameters = GenerationParameters(
             token_ids=prompt, sampling=SamplingParameters(temperature=TEMPERATURE), seed=1,
-            max_tokens=ANSWER, ignore_eos=True, tenant=tenant,
+            max_tokens=ANSWER_TOKENS, ignore_eos=True, tenant=tenant,
         )  # fmt: skip
         tokens: list[int] = []
         began, first = time.perf_counter(), 0.0
-        async for piece in self._client.stream(said):
+        async for piece in self._client.stream(parameters):
             first = first or time.perf_counter() - began
             tokens += piece.token_ids
         return first, tuple(tokens)
@@ -63,20 +67,22 @@ class Tenants:
 
 async def chat(tenants: Tenants, text: Ids) -> tuple[Seen, list[Ids]]:
     """Time to first token for every turn, and the answers."""
-    prompt, seen, answers = text[:BEGINNING], {}, []
+    prompt, seen, answers = text[:FIRST_PROMPT_TOKENS], {}, []
     for turn in range(TURNS):
         seconds, answer = await tenants.ask(prompt)
         seen[f"chat, turn {turn + 1}"] = [seconds]
         answers.append(answer)
-        begin = BEGINNING + turn * SAID
-        prompt = (*prompt, *answer, *text[begin : begin + SAID])
+        begin = FIRST_PROMPT_TOKENS + turn * TURN_TOKENS
+        prompt = (*prompt, *answer, *text[begin : begin + TURN_TOKENS])
     return seen, answers
 
 
 async def burst(tenants: Tenants, text: Ids) -> tuple[Seen, list[Ids]]:
     """Time to first token of concurrent requests, the time for all answers, and the answers."""
-    begin, beginning = BEGINNING, text[:BEGINNING]
-    prompts = [(*beginning, *text[begin + number : begin + SAID]) for number in range(TOGETHER)]
+    begin, beginning = FIRST_PROMPT_TOKENS, text[:FIRST_PROMPT_TOKENS]
+    prompts = [
+        (*beginning, *text[begin + number : begin + TURN_TOKENS]) for number in range(TOGETHER)
+    ]
     began = time.perf_counter()
     answered = await asyncio.gather(*map(tenants.ask, prompts))
     name = f"{TOGETHER} requests at a time"
@@ -93,14 +99,14 @@ async def measure(address: str, repeats: int) -> tuple[dict[bool, Seen], bool]:
         for repeat in range(repeats):
             for name, kind in (("chat", chat), ("burst", burst)):
                 text = _text(2 * repeat + (kind is burst))
-                said: list[list[Ids]] = []
+                all_answers: list[list[Ids]] = []
                 for sharing in (False, True) if repeat % 2 else (True, False):
                     tenants = Tenants(client, f"{name} {repeat} {sharing}", sharing=sharing)
                     seen, answers = await kind(tenants, text)
-                    said.append(answers)
-                    for what, seconds in seen.items():
-                        times[sharing][what] += seconds
-                equal = equal and said[0] == said[1]
+                    all_answers.append(answers)
+                    for measure_name, seconds in seen.items():
+                        times[sharing][measure_name] += seconds
+                equal = equal and all_answers[0] == all_answers[1]
     return times, equal
 
 
@@ -108,11 +114,14 @@ def _text(number: int) -> Ids:
     """Held-out text, long enough for a chat; seven consecutive numbers give different texts."""
     prompts = held_out_prompts(48)[number % 7 * 6 :]
     ids = itertools.chain.from_iterable(prompt.token_ids for prompt in prompts)
-    return tuple(itertools.islice(ids, BEGINNING + TURNS * SAID))
+    return tuple(itertools.islice(ids, FIRST_PROMPT_TOKENS + TURNS * TURN_TOKENS))
 
 
 def _medians(times: Seen) -> dict[str, float]:
-    return {what: round(statistics.median(seconds), 3) for what, seconds in times.items()}
+    return {
+        measure_name: round(statistics.median(seconds), 3)
+        for measure_name, seconds in times.items()
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -120,9 +129,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--profile", choices=PROFILES, default="300M")
     parser.add_argument("--repeats", type=at_least(1), default=3)
-    parser.add_argument("--out", type=Path, default=unless_told("prefixes"))
+    parser.add_argument("--out", type=Path, default=default_output("prefixes"))
     options = parser.parse_args(arguments)
-    (file,) = beside(options.out, ".json")
+    (file,) = with_suffixes(options.out, ".json")
     prepare(file)
     config = stack_of(PROFILES[options.profile], available_cores(), prefix_caching=True)
     with Stack(config, on_ready=lambda process: print(f"{process.role} is ready")) as stack:
@@ -131,9 +140,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     table = Table(title=f"seconds, profile {options.profile}, medians of {options.repeats}")
     for column in ("", "nothing shared", "beginnings shared", "ratio"):
         table.add_column(column, justify="right" if column else "left")
-    for what, seconds in apart.items():
-        ratio = f"{seconds / shared[what]:.1f}x"
-        table.add_row(what, f"{seconds:.2f}", f"{shared[what]:.2f}", ratio)
+    for measure_name, seconds in apart.items():
+        ratio = f"{seconds / shared[measure_name]:.1f}x"
+        table.add_row(measure_name, f"{seconds:.2f}", f"{shared[measure_name]:.2f}", ratio)
     Console().print(table, f"all answers equal: {'yes' if equal else 'NO'}")
     result = {
         "machine": describe_machine(),
@@ -146,4 +155,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    as_command(main)
+    run_command(main)

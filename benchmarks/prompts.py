@@ -22,10 +22,10 @@ PROMPTS_FILE = REPOSITORY / "models" / "held_out_prompts.jsonl"
 SPEC_BENCH_NAME = "../shared/data/spec_bench.jsonl"  # beside the repository
 SPEC_BENCH = REPOSITORY / SPEC_BENCH_NAME
 WARM_PROMPTS = 4
-LONGEST_PROMPT = 900
+MAX_PROMPT_TOKENS = 900
 # Share of an edited file that is in the prompt; the rest is to be generated.
 BEGUN = 0.35
-LONGEST_ORIGINAL = 400
+MAX_ORIGINAL_TOKENS = 400
 # More entries than fit into a continuation, so that it reaches its maximum length.
 DEFINITIONS = Grammar(
     "json_schema",
@@ -186,7 +186,7 @@ MAIN_WORKLOADS: dict[str, Callable[[int], Material]] = {
 WORKLOADS = {**MAIN_WORKLOADS, "json": structured}
 
 
-def at_hand(
+def available_materials(
     names: Iterable[str], count: int, leave_out: Callable[[str], object]
 ) -> Iterator[tuple[str, Material]]:
     """Workloads whose prompts are available; for others, `leave_out` is called with the reason."""
@@ -204,7 +204,9 @@ def material_of(names: Collection[str], count: int) -> dict[str, Material]:
 
     Raises InvalidInput if none is.
     """
-    found = dict(at_hand(names, count, lambda why: sys.stderr.write(f"left out: {why}\n")))
+    found = dict(
+        available_materials(names, count, lambda why: sys.stderr.write(f"left out: {why}\n"))
+    )
     if not found:
         rule = "must be some whose prompts are on this machine"
         raise InvalidInput("workloads", rule, ", ".join(names))
@@ -236,7 +238,7 @@ def _entries() -> Sequence[Entry]:
 
 
 def _prompt(file: str, text: str) -> Prompt:
-    return Prompt(file, text, tuple(_tokenizer().encode(text)[-LONGEST_PROMPT:]))
+    return Prompt(file, text, tuple(_tokenizer().encode(text)[-MAX_PROMPT_TOKENS:]))
 
 
 def _begun(file: str, text: str) -> Prompt:
@@ -249,13 +251,13 @@ def _begun(file: str, text: str) -> Prompt:
 
 
 def _asked_for_json(prompt: Prompt) -> Prompt:
-    asked = _prompt(prompt.file, f"{prompt.text}\n\n# What this module defines, as JSON:\n")
-    return replace(asked, grammar=DEFINITIONS)
+    extended = _prompt(prompt.file, f"{prompt.text}\n\n# What this module defines, as JSON:\n")
+    return replace(extended, grammar=DEFINITIONS)
 
 
 def _renamed(entry: Entry) -> Prompt | None:
     """The text, followed by its beginning with its most common name changed; None if too short."""
-    ids = _tokenizer().encode(entry.text + entry.reference)[:LONGEST_ORIGINAL]
+    ids = _tokenizer().encode(entry.text + entry.reference)[:MAX_ORIGINAL_TOKENS]
     original = _tokenizer().decode(ids)
     words = Counter(re.findall(r"\b[a-z_]{4,}\b", original))
     names = [word for word, _ in words.most_common() if not keyword.iskeyword(word)]

@@ -29,9 +29,9 @@ from rich.table import Table
 
 from benchmarks import prompts
 from benchmarks.machine import available_cores, describe_machine, describe_model
-from benchmarks.output import as_command, beside, prepare
+from benchmarks.output import prepare, run_command, with_suffixes
 from benchmarks.services import Services, running, stack_of
-from benchmarks.settings import LEAST_TOKENS, at_least, unless_told
+from benchmarks.settings import MIN_TOKENS, at_least, default_output
 from benchmarks.systems import PLAIN, PROFILES
 from benchmarks.workload import Case, Workload
 from draftloop.config import Quantization, bundled_model
@@ -79,7 +79,7 @@ def scored(quantization: str) -> Scored:
 
 def quality() -> dict[str, Any]:
     """Each format's loss, and how often its most likely token is the unquantized model's."""
-    each = {name: scored(told) for name, told in FORMATS.items()}
+    each = {name: scored(quantization) for name, quantization in FORMATS.items()}
     whole = each["bfloat16"]
     losses = {name: -one.log_probabilities.mean() for name, one in each.items()}
     same = {name: (one.likeliest == whole.likeliest).float().mean() for name, one in each.items()}
@@ -122,16 +122,19 @@ class Deployment:
         """Measures the prefill of a long prompt."""
         self._first.append(self.services.run(PLAIN, case).first_token_s)
 
-    def _add(self, what: str, tokens: int, seconds: float) -> None:
-        self._tokens[what] += tokens
-        self._seconds[what] += seconds
+    def _add(self, measure_name: str, tokens: int, seconds: float) -> None:
+        self._tokens[measure_name] += tokens
+        self._seconds[measure_name] += seconds
 
     def figures(self) -> dict[str, float]:
         """Tokens per second over all runs; for the long prompt, the median."""
-        speeds = {what: tokens / self._seconds[what] for what, tokens in self._tokens.items()}
+        speeds = {
+            measure_name: tokens / self._seconds[measure_name]
+            for measure_name, tokens in self._tokens.items()
+        }
         read = LONG_PROMPT / statistics.median(self._first)
         return {
-            **{what: round(speed, 1) for what, speed in speeds.items()},
+            **{measure_name: round(speed, 1) for measure_name, speed in speeds.items()},
             f"a prompt of {LONG_PROMPT} tokens": round(read, 1),
         }
 
@@ -160,19 +163,19 @@ def _long_prompt() -> prompts.Prompt:
     return prompts.Prompt("held-out prompts in a row", "", ids)
 
 
-def show(console: Console, said: dict[str, Any], profile: str) -> None:
+def show(console: Console, results: dict[str, Any], profile: str) -> None:
     """Prints the results as tables."""
-    table = _table(f"held-out text, {said['quality']['tokens']} tokens")
-    loss, same = said["quality"]["loss"], said["quality"]["same_most_likely"]
+    table = _table(f"held-out text, {results['quality']['tokens']} tokens")
+    loss, same = results["quality"]["loss"], results["quality"]["same_most_likely"]
     table.add_row("loss, nats a token", *(f"{loss[name]:.4f}" for name in FORMATS))
     table.add_row("same most likely token", *(f"{same[name]:.1%}" for name in FORMATS))
     console.print(table)
     table = _table(f"tokens a second, profile {profile}")
-    by_format = said["tokens_per_second"]
-    for what in by_format["bfloat16"]:
-        whole, *rounded = (by_format[name][what] for name in FORMATS)
+    by_format = results["tokens_per_second"]
+    for measure_name in by_format["bfloat16"]:
+        whole, *rounded = (by_format[name][measure_name] for name in FORMATS)
         ratios = (f"{speed:.1f} ({speed / whole:.2f}x)" for speed in rounded)
-        table.add_row(what, f"{whole:.1f}", *ratios)
+        table.add_row(measure_name, f"{whole:.1f}", *ratios)
     console.print(table)
 
 
@@ -189,15 +192,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--profile", choices=PROFILES, default="300M")
     parser.add_argument("--repeats", type=at_least(1), default=16,
                         help="prompts that are continued")  # fmt: skip
-    parser.add_argument("--tokens", type=at_least(LEAST_TOKENS), default=64,
+    parser.add_argument("--tokens", type=at_least(MIN_TOKENS), default=64,
                         help="tokens of each")  # fmt: skip
-    parser.add_argument("--out", type=Path, default=unless_told("quantization"))
+    parser.add_argument("--out", type=Path, default=default_output("quantization"))
     options = parser.parse_args(arguments)
-    (file,) = beside(options.out, ".json")
+    (file,) = with_suffixes(options.out, ".json")
     prepare(file)
     console = Console()
-    said: dict[str, Any] = {"machine": describe_machine(), "profile": options.profile}
-    said["quality"] = quality()
+    results: dict[str, Any] = {"machine": describe_machine(), "profile": options.profile}
+    results["quality"] = quality()
     workload = Workload(
         name="completion", material=prompts.completion(8), tokens=options.tokens,
         temperatures=(TEMPERATURE,),
@@ -205,18 +208,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     profile = PROFILES[options.profile]
     with contextlib.ExitStack() as stack:
         deployments = {}
-        for name, told in FORMATS.items():
-            config = stack_of(profile, available_cores(), quantization=told)
+        for name, quantization in FORMATS.items():
+            config = stack_of(profile, available_cores(), quantization=quantization)
             console.print(f"starting the services, {name} ...")
             deployments[name] = Deployment(stack.enter_context(running(config, lambda _: None)))
-        said["models"] = {
+        results["models"] = {
             name: describe_model(one.services.info().verifier) for name, one in deployments.items()
         }
         measure(list(deployments.values()), workload, options.repeats)
-    said["tokens_per_second"] = {name: one.figures() for name, one in deployments.items()}
-    show(console, said, options.profile)
-    file.write_text(json.dumps(said, indent=2) + "\n")
+    results["tokens_per_second"] = {name: one.figures() for name, one in deployments.items()}
+    show(console, results, options.profile)
+    file.write_text(json.dumps(results, indent=2) + "\n")
 
 
 if __name__ == "__main__":
-    as_command(main)
+    run_command(main)

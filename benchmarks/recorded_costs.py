@@ -21,7 +21,9 @@ def read_profiles(files: Iterable[str]) -> dict[str, Any]:
     Raises OSError if a file cannot be read, and InvalidInput if it has no profiles.
     """
     read = [_profiles_in(file) for file in files]
-    return {name: said for profiles in reversed(read) for name, said in profiles.items()}
+    return {
+        name: description for profiles in reversed(read) for name, description in profiles.items()
+    }
 
 
 def _profiles_in(file: str) -> dict[str, Any]:

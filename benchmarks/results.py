@@ -37,13 +37,13 @@ class Sample:
     equal: bool | None
 
     def record(self) -> dict[str, Any]:
-        """All fields, for JSON; `of_record` reads them back."""
+        """All fields, for JSON; `from_record` reads them back."""
         return asdict(self)
 
     @classmethod
-    def of_record(cls, record: dict[str, Any]) -> Sample:
+    def from_record(cls, record: dict[str, Any]) -> Sample:
         """Restores a sample from what `record` gave."""
-        return cls(**{**record, "outcome": Outcome.of_record(record["outcome"])})
+        return cls(**{**record, "outcome": Outcome.from_record(record["outcome"])})
 
     def as_json(self) -> dict[str, Any]:
         """All fields except the tokens."""

@@ -25,11 +25,11 @@ from benchmarks.calibration import estimates
 from benchmarks.journal import Journal
 from benchmarks.machine import describe_deployment, describe_machine
 from benchmarks.measure import Plan, Tick, measure
-from benchmarks.output import INTERRUPTED, beside, prepare, progress_on, say_error
-from benchmarks.prompts import at_hand
+from benchmarks.output import INTERRUPTED, prepare, print_error, progress_on, with_suffixes
+from benchmarks.prompts import available_materials
 from benchmarks.results import Results, rows
 from benchmarks.services import Services, running, stack_of
-from benchmarks.settings import read_settings, said
+from benchmarks.settings import read_settings, recorded_settings
 from benchmarks.systems import METHODS, PROFILES, Profile, System, asks_drafter, unserved
 from benchmarks.transformers_system import loaded
 from benchmarks.workload import Workload
@@ -136,7 +136,9 @@ class Bench:
                 tokens=settings.tokens,
                 temperatures=tuple(settings.temperature),
             )
-            for name, material in at_hand(settings.workloads, settings.prompts, self._leave_out)
+            for name, material in available_materials(
+                settings.workloads, settings.prompts, self._leave_out
+            )
         ]
 
     def _leave_out(self, reason: str) -> None:
@@ -152,7 +154,7 @@ class Bench:
         )
         load = describe_machine()["load_average"]
         return Results(
-            settings=said(self.settings),
+            settings=recorded_settings(self.settings),
             machine={**machine, "load_average_at_end": load},
             profiles=self.journal.profiles,
             rows=rows(samples),
@@ -198,14 +200,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measures, prints and writes; returns the exit status. If interrupted, keeps what it has."""
     console = Console()
     settings = read_settings(arguments, __doc__.splitlines()[0])
-    journal_file, results_file = beside(settings.out, ".partial.jsonl", ".json")
+    journal_file, results_file = with_suffixes(settings.out, ".partial.jsonl", ".json")
     try:
         machine = describe_machine(settings.device)
-        identity = identity_of(said(settings), machine)
-        if settings.resume and not journal_file.exists() and is_of(results_file, identity):
+        identity = identity_of(recorded_settings(settings), machine)
+        if settings.resume and not journal_file.exists() and has_identity(results_file, identity):
             console.print(f"measured already: {results_file}", highlight=False)
             return 0
-        prepare(journal_file, *beside(settings.out, ".json", ".md"))
+        prepare(journal_file, *with_suffixes(settings.out, ".json", ".md"))
         open_journal = Journal.resume if settings.resume else Journal.begin
         bench = Bench(
             settings,
@@ -214,11 +216,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             time.monotonic() + 60 * settings.minutes,
         )
     except (DraftloopError, OSError) as error:
-        say_error(console, error)
+        print_error(console, error)
         return 1
-    status = carry_out(bench)
+    status = run_bench(bench)
     if bench.journal.samples:
-        status = conclude(bench, machine) or status
+        status = write_results(bench, machine) or status
     elif not status:
         console.print("[red]--minutes: the time was up before anything was measured[/]")
         status = 1
@@ -237,19 +239,19 @@ def identity_of(settings: Mapping[str, Any], machine: Mapping[str, Any]) -> dict
     return {**unbounded, "commit": commit, "cpu": machine["cpu"], "gpu": machine["gpu"]}
 
 
-def is_of(results_file: Path, identity: Mapping[str, Any]) -> bool:
+def has_identity(results_file: Path, identity: Mapping[str, Any]) -> bool:
     """Whether the file holds results of a run with this identity."""
     if not results_file.exists():
         return False
     found = Results.read(results_file)
     try:
-        theirs = identity_of(found.settings, found.machine)
+        found_identity = identity_of(found.settings, found.machine)
     except KeyError:  # written by an earlier version
         return False
-    return bool(theirs == json.loads(json.dumps(identity)))
+    return bool(found_identity == json.loads(json.dumps(identity)))
 
 
-def carry_out(bench: Bench) -> int:
+def run_bench(bench: Bench) -> int:
     """Measures; returns the exit status. However it ends, the journal has what was measured."""
     try:
         with interruptible():
@@ -257,7 +259,7 @@ def carry_out(bench: Bench) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except (DraftloopError, OSError) as error:
-        say_error(bench.console, error)
+        print_error(bench.console, error)
         return 1
     except Exception:
         bench.console.print_exception()
@@ -265,12 +267,12 @@ def carry_out(bench: Bench) -> int:
     return 0
 
 
-def conclude(bench: Bench, machine: dict[str, Any]) -> int:
+def write_results(bench: Bench, machine: dict[str, Any]) -> int:
     """Prints and writes the results so far; returns the exit status."""
     try:
         write(bench.results(machine), bench.settings.out, bench.console)
     except OSError as error:
-        say_error(bench.console, error)
+        print_error(bench.console, error)
         return 1
     return 0
 
@@ -281,7 +283,7 @@ def write(results: Results, out: str, console: Console) -> None:
     table.show(console, results.rows)
     for entry in results.left_out:
         console.print(f"not measured: {entry}", highlight=False)
-    as_json, as_page = beside(out, ".json", ".md")
+    as_json, as_page = with_suffixes(out, ".json", ".md")
     results.write(as_json)
     as_page.write_text(table.page(results), encoding="utf-8")
     for profile in dict.fromkeys(row.profile for row in results.rows):

@@ -43,7 +43,7 @@ class Services:
 
     def run(self, method: str, case: Case, show: Show | None = None) -> Outcome:
         """Continues the prompt; `show` is called with every piece as it arrives."""
-        return self._runner.run(self._generate(self._asked(method, case), show))
+        return self._runner.run(self._generate(self._request_of(method, case), show))
 
     def run_together(self, method: str, cases: Sequence[Case], most: int) -> list[Outcome]:
         """Continues all prompts, at most `most` of them at a time."""
@@ -53,7 +53,7 @@ class Services:
 
             async def one(case: Case) -> Outcome:
                 async with places:
-                    return await self._generate(self._asked(method, case), None)
+                    return await self._generate(self._request_of(method, case), None)
 
             return await asyncio.gather(*map(one, cases))
 
@@ -66,18 +66,18 @@ class Services:
         self._runner.run(self._generate(request, None))
 
     @staticmethod
-    def _asked(method: str, case: Case) -> GenerationParameters:
+    def _request_of(method: str, case: Case) -> GenerationParameters:
         chosen = METHODS[method]
         return parameters(chosen.speculation, f"{case.workload}, {chosen.pool}", case)
 
-    async def _generate(self, said: GenerationParameters, show: Show | None) -> Outcome:
+    async def _generate(self, parameters: GenerationParameters, show: Show | None) -> Outcome:
         token_ids: list[int] = []
         steps: list[tuple[float, int]] = []
-        asked = time.perf_counter()
-        pieces = self._client.stream(said)
+        started = time.perf_counter()
+        pieces = self._client.stream(parameters)
         async for piece in pieces:
             if piece.token_ids:
-                steps.append((time.perf_counter() - asked, len(piece.token_ids)))
+                steps.append((time.perf_counter() - started, len(piece.token_ids)))
                 token_ids += piece.token_ids
             if show:
                 show(piece)
@@ -92,11 +92,11 @@ class RunningServer(Services):
     """
 
     @staticmethod
-    def _asked(method: str, case: Case) -> GenerationParameters:
-        said = METHODS[method].speculation
-        scope = PhraseScope.PRIVATE if said.phrases.reads else said.phrases
-        asked = parameters(dataclasses.replace(said, phrases=scope), "", case)
-        return dataclasses.replace(asked, text=case.prompt.text, token_ids=None)
+    def _request_of(method: str, case: Case) -> GenerationParameters:
+        speculation = METHODS[method].speculation
+        scope = PhraseScope.PRIVATE if speculation.phrases.reads else speculation.phrases
+        generation = parameters(dataclasses.replace(speculation, phrases=scope), "", case)
+        return dataclasses.replace(generation, text=case.prompt.text, token_ids=None)
 
 
 def stack_of(
@@ -152,8 +152,8 @@ def connected(address: str) -> Iterator[RunningServer]:
 
     Raises StartupFailure if there is a client certificate but no CA.
     """
-    said = (os.environ.get(name) for name in (CA, CERTIFICATE, KEY))
-    ca, certificate, key = (Path(file) if file else None for file in said)
+    files = (os.environ.get(name) for name in (CA, CERTIFICATE, KEY))
+    ca, certificate, key = (Path(file) if file else None for file in files)
     tls = tls_of(ca, certificate, key, os.environ.get(SERVER_NAME, ""))
     client = AsyncClient(address, api_key=os.environ.get(API_KEY), tls=tls, retry=NO_RETRY)
     with _loop_of(client) as runner:
@@ -185,7 +185,7 @@ def parameters(speculation: Speculation, tenant: str, case: Case) -> GenerationP
 def _outcome(
     token_ids: tuple[int, ...], steps: list[tuple[float, int]], summary: Summary
 ) -> Outcome:
-    seen, figures = Outcome.of_steps(token_ids, steps), summary.figures
+    seen, figures = Outcome.from_steps(token_ids, steps), summary.figures
     return Outcome(
         token_ids=token_ids,
         first_tokens=seen.first_tokens,

@@ -23,8 +23,8 @@ from benchmarks.systems import (
 from draftloop.config import REPOSITORY, Quantization
 
 RESULTS = REPOSITORY / "benchmarks" / "results"
-HOTTEST = 100  # highest temperature of a request
-LEAST_TOKENS = 2  # of an answer; its first token does not count for the speed
+MAX_TEMPERATURE = 100  # highest temperature of a request
+MIN_TOKENS = 2  # of an answer; its first token does not count for the speed
 # Defaults of the command line. The short run takes at most five minutes, including startup.
 SHORT: dict[str, Any] = {
     "minutes": 4.0,
@@ -59,7 +59,7 @@ def read_settings(arguments: Sequence[str] | None, description: str = "") -> arg
                         help="go on where a run with these settings was interrupted")  # fmt: skip
     parser.add_argument("--prompts", type=at_least(1),
                         help="prompts per workload (default: 3, full 8)")  # fmt: skip
-    parser.add_argument("--tokens", type=at_least(LEAST_TOKENS),
+    parser.add_argument("--tokens", type=at_least(MIN_TOKENS),
                         help="tokens per continuation (default: 48, full 64)")  # fmt: skip
     parser.add_argument("--temperature", type=read_temperature, action="append",
                         help="repeatable; the first has most runs (0.8, full 0.8, 0)")  # fmt: skip
@@ -78,10 +78,10 @@ def read_settings(arguments: Sequence[str] | None, description: str = "") -> arg
                         help="CPU threads of the target model, in both systems")  # fmt: skip
     parser.add_argument("--out", help="path of the results without suffix")
     settings = parser.parse_args(arguments)
-    return _completed(settings)
+    return _with_defaults(settings)
 
 
-def unless_told(name: str) -> Path:
+def default_output(name: str) -> Path:
     """Default path of a benchmark's results: beside the records, under a name that git ignores."""
     return RESULTS / f"bench-{name}"
 
@@ -92,7 +92,7 @@ def add_quantization(parser: argparse.ArgumentParser) -> None:
                         help="weights of our target model, not of transformers'")  # fmt: skip
 
 
-def _completed(settings: argparse.Namespace) -> argparse.Namespace:
+def _with_defaults(settings: argparse.Namespace) -> argparse.Namespace:
     preset = dict(FULL if settings.full else SHORT)
     if settings.ablation:
         preset["strategies"] = by_part(settings.ablation)
@@ -105,7 +105,7 @@ def _completed(settings: argparse.Namespace) -> argparse.Namespace:
     return settings
 
 
-def said(settings: argparse.Namespace) -> dict[str, Any]:
+def recorded_settings(settings: argparse.Namespace) -> dict[str, Any]:
     """The settings that are stored in the results."""
     return {key: value for key, value in vars(settings).items() if key not in ("out", "resume")}
 
@@ -140,7 +140,7 @@ def from_zero_to(most: float) -> Callable[[str], float]:
 
 
 # For argparse: reads a temperature in the range that requests allow.
-read_temperature = from_zero_to(HOTTEST)
+read_temperature = from_zero_to(MAX_TEMPERATURE)
 
 
 def read_device(text: str) -> str:

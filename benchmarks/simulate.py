@@ -24,11 +24,11 @@ from rich.table import Table
 
 from benchmarks.bundled_pair import bundled_pair, fingerprints
 from benchmarks.machine import describe_machine
-from benchmarks.output import as_command, prepare
+from benchmarks.output import prepare, run_command
 from benchmarks.prompts import MAIN_WORKLOADS, Material, material_of
 from benchmarks.recorded_costs import Curve, curves_of, part_of, read_profiles
 from benchmarks.services import parameters
-from benchmarks.settings import LEAST_TOKENS, RESULTS, at_least, from_zero_to, read_temperature
+from benchmarks.settings import MIN_TOKENS, RESULTS, at_least, from_zero_to, read_temperature
 from benchmarks.systems import COMPARED, METHODS, PLAIN, PROFILES
 from benchmarks.table import sampling
 from benchmarks.virtual import Around, World
@@ -44,7 +44,7 @@ from orchestrator.requests import RequestReader
 from phrase_store.index import warm_up
 
 OURS = [name for name, method in METHODS.items() if method.system == "draftloop"]
-MOST_MS = 10_000  # maximum for anything other than forwards
+MAX_MS = 10_000  # maximum for anything other than forwards
 SOMEWHERE = "127.0.0.1:1"  # never connected to
 
 
@@ -116,8 +116,8 @@ def simulate(
 async def _run(deployment: Deployment, method: str, case: Case, speculation: Speculation) -> Run:
     tenant = f"{case.workload}, {METHODS[method].pool}"
     reader = RequestReader(deployment.settings, deployment.tokenizer, deployment.grammars)
-    said = replace(parameters(speculation, tenant, case), request_id=f"{case.seed}")
-    request = await reader.read(said, deployment.verifier)
+    parameters_of_case = replace(parameters(speculation, tenant, case), request_id=f"{case.seed}")
+    request = await reader.read(parameters_of_case, deployment.verifier)
     generation = deployment.generation(request, Deadline.after(None))
     first: int | None = None
     async for piece in generation.run():
@@ -139,21 +139,21 @@ def cells(
 ) -> Iterator[Cell]:
     """One cell per workload."""
     for workload in dict.fromkeys(run.workload for run in runs):
-        ours = [run for run in runs if run.workload == workload]
-        theirs = [run for run in plain if run.workload == workload]
-        tokens = sum(run.tokens for run in ours)
-        speed = tokens / sum(run.seconds for run in ours)
-        reference = sum(run.tokens for run in theirs) / sum(run.seconds for run in theirs)
+        own_runs = [run for run in runs if run.workload == workload]
+        plain_runs = [run for run in plain if run.workload == workload]
+        tokens = sum(run.tokens for run in own_runs)
+        speed = tokens / sum(run.seconds for run in own_runs)
+        reference = sum(run.tokens for run in plain_runs) / sum(run.seconds for run in plain_runs)
         yield Cell(
             profile=profile,
             temperature=temperature,
             workload=workload,
-            method=ours[0].method,
+            method=own_runs[0].method,
             ratio=round(speed / reference, 4),
-            tokens_per_round=round(tokens / sum(run.rounds for run in ours), 4),
-            forwards_per_token=round(sum(run.forwards for run in ours) / tokens, 4),
-            equal=[run.token_ids for run in ours] == [run.token_ids for run in theirs],
-            runs=len(ours),
+            tokens_per_round=round(tokens / sum(run.rounds for run in own_runs), 4),
+            forwards_per_token=round(sum(run.forwards for run in own_runs) / tokens, 4),
+            equal=[run.token_ids for run in own_runs] == [run.token_ids for run in plain_runs],
+            runs=len(own_runs),
         )
 
 
@@ -165,12 +165,14 @@ def show(console: Console, title: str, found: Sequence[Cell]) -> None:
     for name in (*workloads, "mean", "tokens/round", "equal"):
         table.add_column(name, justify="right")
     for method in dict.fromkeys(cell.method for cell in found):
-        mine = [cell for cell in found if cell.method == method]
-        mean = statistics.geometric_mean(cell.ratio for cell in mine)
-        told = statistics.mean(cell.tokens_per_round for cell in mine)
-        figures = [*(cell.ratio for cell in mine), mean]
-        equal = "yes" if all(cell.equal for cell in mine) else "NO"
-        table.add_row(method, *(f"{figure:.3f}" for figure in figures), f"{told:.2f}", equal)
+        own_cells = [cell for cell in found if cell.method == method]
+        mean = statistics.geometric_mean(cell.ratio for cell in own_cells)
+        tokens_per_round = statistics.mean(cell.tokens_per_round for cell in own_cells)
+        figures = [*(cell.ratio for cell in own_cells), mean]
+        equal = "yes" if all(cell.equal for cell in own_cells) else "NO"
+        table.add_row(
+            method, *(f"{figure:.3f}" for figure in figures), f"{tokens_per_round:.2f}", equal
+        )
     console.print(table)
 
 
@@ -191,10 +193,10 @@ def read(arguments: Sequence[str] | None) -> argparse.Namespace:
                         default=[name for name in COMPARED if name in OURS])  # fmt: skip
     parser.add_argument("--temperature", type=read_temperature, nargs="+", default=[0.8])
     parser.add_argument("--prompts", type=at_least(1), default=8)
-    parser.add_argument("--tokens", type=at_least(LEAST_TOKENS), default=64)
+    parser.add_argument("--tokens", type=at_least(MIN_TOKENS), default=64)
     parser.add_argument("--passes", type=at_least(1), default=1, help="seeds for every prompt")
     for name, default in asdict(Around()).items():
-        parser.add_argument(f"--{name}-ms", type=from_zero_to(MOST_MS), default=default,
+        parser.add_argument(f"--{name}-ms", type=from_zero_to(MAX_MS), default=default,
                             help=f"beside the forwards, of every {name}")  # fmt: skip
     parser.add_argument("--draft-ahead", action="store_true",
                         help="the drafter has a machine of its own and drafts ahead")  # fmt: skip
@@ -257,4 +259,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    as_command(main)
+    run_command(main)

@@ -173,7 +173,7 @@ def part_by_part(record: str, profile: str, cells: Sequence[Cell]) -> str:
     return untitled_table(["on", *columns], lines)
 
 
-def beside_foresight(oracle: str, simulated: str, profile: str) -> str:
+def foresight_table(oracle: str, simulated: str, profile: str) -> str:
     """Table of `fused`, when only forwards take time, and of perfect knowledge of candidates."""
     bounds: defaultdict[Cell, dict[int, float]] = defaultdict(dict)
     for bound in read_record(oracle)["bounds"]:

@@ -66,7 +66,7 @@ class Method:
     pool: Literal["cold", "warm"] = "cold"
 
 
-def _of(
+def _speculation(
     strategy: str,
     ouroboros: OuroborosParameters = ALL_PARTS,
     fused: FusedParameters = ALL_SOURCES,
@@ -93,7 +93,7 @@ def _ouroboros_by_part() -> Iterator[Method]:
         switches = OuroborosParameters(**{**off, **dict.fromkeys(on, True)})  # type: ignore[arg-type]
         pool: Literal["cold", "warm"] = "warm" if switches.history else "cold"
         method = f"{ABLATIONS[OUROBOROS]} {name}"
-        yield Method(method, "draftloop", speculation=_of(OUROBOROS, switches), pool=pool)
+        yield Method(method, "draftloop", speculation=_speculation(OUROBOROS, switches), pool=pool)
 
 
 def _fused_by_source() -> Iterator[Method]:
@@ -104,7 +104,7 @@ def _fused_by_source() -> Iterator[Method]:
     for name, on in cases.items():
         switches = FusedParameters(**{source: source in on for source in SOURCES})
         method = f"{ABLATIONS[FUSED]} {name}"
-        chosen = _of(FUSED, fused=switches)
+        chosen = _speculation(FUSED, fused=switches)
         yield Method(method, "draftloop", speculation=chosen, pool="warm")
 
 
@@ -141,16 +141,16 @@ METHODS = {
     method.name: method
     for method in (
         Method(PLAIN, "draftloop"),
-        Method(SPECULATIVE, "draftloop", speculation=_of(SPECULATIVE)),
-        Method(PROMPT_LOOKUP, "draftloop", speculation=_of(PROMPT_LOOKUP)),
-        Method(LOOKAHEAD, "draftloop", speculation=_of(LOOKAHEAD)),
-        Method("ouroboros cold", "draftloop", speculation=_of(OUROBOROS)),
-        Method("ouroboros warm", "draftloop", speculation=_of(OUROBOROS), pool="warm"),
-        Method(OPT_TREE, "draftloop", speculation=_of(OPT_TREE)),
-        Method(CASCADE, "draftloop", speculation=_of(CASCADE)),
-        Method(TOKEN_RECYCLING, "draftloop", speculation=_of(TOKEN_RECYCLING)),
-        Method("fused cold", "draftloop", speculation=_of(FUSED)),
-        Method("fused warm", "draftloop", speculation=_of(FUSED), pool="warm"),
+        Method(SPECULATIVE, "draftloop", speculation=_speculation(SPECULATIVE)),
+        Method(PROMPT_LOOKUP, "draftloop", speculation=_speculation(PROMPT_LOOKUP)),
+        Method(LOOKAHEAD, "draftloop", speculation=_speculation(LOOKAHEAD)),
+        Method("ouroboros cold", "draftloop", speculation=_speculation(OUROBOROS)),
+        Method("ouroboros warm", "draftloop", speculation=_speculation(OUROBOROS), pool="warm"),
+        Method(OPT_TREE, "draftloop", speculation=_speculation(OPT_TREE)),
+        Method(CASCADE, "draftloop", speculation=_speculation(CASCADE)),
+        Method(TOKEN_RECYCLING, "draftloop", speculation=_speculation(TOKEN_RECYCLING)),
+        Method("fused cold", "draftloop", speculation=_speculation(FUSED)),
+        Method("fused warm", "draftloop", speculation=_speculation(FUSED), pool="warm"),
         *_ouroboros_by_part(),
         *_fused_by_source(),
         # transformers draws from a generator that each method advances in its own way

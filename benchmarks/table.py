@@ -15,7 +15,7 @@ from rich.table import Table
 
 from benchmarks.against_best import Comparison, comparisons
 from benchmarks.looping import DEFINITION
-from benchmarks.output import as_command
+from benchmarks.output import run_command
 from benchmarks.results import Results, Row
 from benchmarks.systems import PROFILES
 
@@ -222,4 +222,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    as_command(main)
+    run_command(main)

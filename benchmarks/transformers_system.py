@@ -52,7 +52,7 @@ class Transformers:
             }
         )
         steps = [(float(seconds), int(count)) for seconds, count in answer["steps"]]
-        return Outcome.of_steps(tuple(answer["token_ids"]), steps)
+        return Outcome.from_steps(tuple(answer["token_ids"]), steps)
 
     def _last_words(self) -> str:
         self._log.seek(0)

@@ -32,7 +32,7 @@ from orchestrator.stack_config import StackConfig
 
 FOLDER = REPOSITORY / "docs" / "trees"
 TOKENS, PROMPTS = 64, 4
-MOST_NODES, MOST_DEPTH = 22, 9  # for a legible picture
+MAX_NODES, MAX_DEPTH = 22, 9  # for a legible picture
 FIXED_NODES = {"token_recycling": 16, "opt_tree": 16}  # the others choose their own size
 COLORS = {
     TokenSource.DRAFT_MODEL: "#9ec5fe",
@@ -60,7 +60,7 @@ class Round:
     def interest(self) -> tuple[bool, bool, int, bool, int, int]:
         """Sort key for rounds to show: legible, something accepted, sources, branches, length."""
         tree, accepted = self.tree, len(self.verdict.accepted_nodes)
-        legible = len(tree) <= MOST_NODES and max(tree.depths(), default=0) <= MOST_DEPTH
+        legible = len(tree) <= MAX_NODES and max(tree.depths(), default=0) <= MAX_DEPTH
         branches = len(set(tree.parents)) < len(tree)
         sources, nodes = len(set(tree.sources)), len(tree) if legible else 0
         return legible, accepted > 0, sources, branches, accepted, nodes
@@ -68,7 +68,7 @@ class Round:
 
 async def rounds(deployment: Deployment, strategy: str, prompt: Prompt) -> list[Round]:
     """All rounds of one continuation."""
-    said = GenerationParameters(
+    parameters = GenerationParameters(
         token_ids=prompt.token_ids,
         sampling=SamplingParameters(temperature=0.8),
         seed=5,
@@ -77,7 +77,7 @@ async def rounds(deployment: Deployment, strategy: str, prompt: Prompt) -> list[
         speculation=Speculation(strategy=strategy, max_draft_tokens=FIXED_NODES.get(strategy)),
     )
     reader = RequestReader(deployment.settings, deployment.tokenizer, deployment.grammars)
-    request = await reader.read(said, deployment.verifier)
+    request = await reader.read(parameters, deployment.verifier)
     generation = deployment.generation(request, Deadline(None))
     seen: list[Round] = []
     observe = generation.drafting.observe

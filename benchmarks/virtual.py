@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import torch
 
-from drafter_service.shared import Shared
+from drafter_service.shared import StrategyFactory
 from drafter_service.strategies import Strategy
 from draftloop.cost_line import CostLine, cost_line
 from draftloop.model_info import CostPoint
@@ -85,7 +85,7 @@ class World:
         self.drafts_ahead = drafts_ahead
         self.around = around
         self.clock = Clock()
-        self.shared = Shared(PhraseStore(PhraseSettings(phrases_url="memory://")))
+        self.shared = StrategyFactory(PhraseStore(PhraseSettings(phrases_url="memory://")))
         self._lines: dict[LanguageModel, CostLine] = {}
 
     def cost(self, model: LanguageModel, curve: tuple[CostPoint, ...]) -> None:
@@ -123,7 +123,7 @@ class World:
             return 0
         now, timings = self.clock.perf_counter_ns(), ServiceTimings()
         self.clock.set_to(since_ns)
-        task = strategy.ahead(lambda: self.clock.perf_counter_ns() < now)
+        task = strategy.draft_ahead(lambda: self.clock.perf_counter_ns() < now)
         self.run(task, timings, around_ms)
         self.clock.set_to(max(now, self.clock.perf_counter_ns()))
         return timings.forwards

@@ -57,9 +57,9 @@ def installed(world: World) -> Iterator[None]:
     """Within the context, deployments use this module's sessions and the world's clock."""
     around = NS_PER_MS * world.around.plan
 
-    def propose(session: PhraseSession, *said: Any, **options: Any) -> DraftTree:
+    def propose(session: PhraseSession, *arguments: Any, **options: Any) -> DraftTree:
         world.clock.advance(around)
-        return plan(session, *said, **options)
+        return plan(session, *arguments, **options)
 
     plan = PhraseSession.propose
     with contextlib.ExitStack() as stack:
@@ -99,7 +99,7 @@ class VerifierSession:
     def __init__(self, world: World, request: GenerationRequest) -> None:
         self._world = world
         self._slot = world.target.acquire()
-        asked = verifier.SessionRequest(
+        session_request = verifier.SessionRequest(
             session_id=request.request_id,
             token_ids=request.prompt,
             prompt_length=len(request.prompt),
@@ -107,7 +107,7 @@ class VerifierSession:
             stop_token_ids=request.stop_token_ids,
             successors=request.successors,
         )
-        self._session = verifier.VerifierSession(world.target, self._slot, asked)
+        self._session = verifier.VerifierSession(world.target, self._slot, session_request)
         self.context_length = world.target.context_length
         self.reopened = 0
 
@@ -169,7 +169,7 @@ class DrafterSession:
         takes_all = request.strategy in WITH_SMALLER_MODELS
         models = [world.draft, *(world.smaller if takes_all else ())]
         self._slots = [model.acquire() for model in models]
-        asked = drafter.SessionRequest(
+        session_request = drafter.SessionRequest(
             session_id=request.request_id,
             token_ids=tuple(committed),
             prompt_length=len(request.prompt),
@@ -182,7 +182,7 @@ class DrafterSession:
             cascade=parts.cascade,
         )
         self._strategy = world.shared.strategy(
-            asked,
+            session_request,
             list(zip(models, self._slots, strict=True)),
             prefill_chunk_tokens=CHUNK_TOKENS,
             is_alone=lambda: False,

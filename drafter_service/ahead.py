@@ -14,19 +14,21 @@ log = logs.get(__name__)
 class Ahead:
     """Drafts ahead for one session, from each answer until its next request."""
 
-    def __init__(self, engine: Engine, strategy: Strategy, *, wanted: bool) -> None:
-        self._engine, self._strategy, self._wanted = engine, strategy, wanted
+    def __init__(self, engine: Engine, strategy: Strategy, *, enabled: bool) -> None:
+        self._engine, self._strategy, self._enabled = engine, strategy, enabled
         self._ended = False
         self._timings = ServiceTimings()
         self._under_way: Awaited[None] | None = None
 
     def begin(self) -> None:
-        """Starts without waiting; no effect if not `wanted` or already running."""
-        if not self._wanted or self._under_way is not None:
+        """Starts without waiting; no effect if not `enabled` or already running."""
+        if not self._enabled or self._under_way is not None:
             return
         self._ended, self._timings = False, ServiceTimings()
-        task = self._strategy.ahead(self._is_wanted)
-        self._under_way = self._engine.awaited(task, self._timings, self._strategy.session.slot)
+        task = self._strategy.draft_ahead(self._should_continue)
+        self._under_way = self._engine.submit_awaitable(
+            task, self._timings, self._strategy.session.slot
+        )
 
     async def end(self) -> int:
         """Waits for the running forward, if any; returns how many forwards were run ahead."""
@@ -46,6 +48,6 @@ class Ahead:
         if self._under_way is not None:
             self._under_way.cancel()
 
-    def _is_wanted(self) -> bool:
+    def _should_continue(self) -> bool:
         """Called on the engine's thread. Sessions that wait for a draft have precedence."""
-        return not self._ended and self._engine.alone
+        return not self._ended and self._engine.is_alone

@@ -28,7 +28,7 @@ from draftloop.calibration import Calibration
 from draftloop.runtime.forward import Forward
 from draftloop.runtime.prepared import Pass, Passes, Prepared
 from draftloop.tree import ROOT, SOURCES, DraftBudget, DraftTree
-from phrase_store.stops import in_order
+from phrase_store.stops import sorted_stops
 
 FIRST_ROOM = 512  # nodes at first; doubled when more are needed
 NO_DELTA = -1.0
@@ -43,7 +43,7 @@ class Candidates:
         advance             moves the root to the end of the committed text
         plan, offer         sets the limits of growth; adds nodes of other sources
         begin               sets the first ends
-        while it `grows`    make_room, run (a forward returns its logits), take, next_ends;
+        while it `has_ends`    make_room, run (a forward returns its logits), take, next_ends;
                             or passes, which does all of that in one call;
                             or take_known, next_ends, if no forward is needed
         choose, build       selects the nodes that are worth verifying, as a `DraftTree`
@@ -59,16 +59,16 @@ class Candidates:
             plan=np.zeros(1, PLAN),
             state=np.zeros(1, STATE),
             rows=session.slot.rows,
-            said_tokens=np.zeros((most + 1, self._children), np.int64),
-            said_shares=np.zeros((most + 1, self._children)),
+            model_tokens=np.zeros((most + 1, self._children), np.int64),
+            model_shares=np.zeros((most + 1, self._children)),
             chosen=np.zeros(FIRST_ROOM, np.int64),
             ends=np.zeros(FIRST_ROOM, np.int64),
-            stops=in_order(session.stop_token_ids),
+            stops=sorted_stops(session.stop_token_ids),
         )
-        self.learn_by(session.experience.calibration)
+        self.set_calibration(session.experience.calibration)
         self.clear()
 
-    def learn_by(self, calibration: Calibration) -> None:
+    def set_calibration(self, calibration: Calibration) -> None:
         """Sets the calibration that the draft model's own nodes use and update from now on."""
         self._learned = Learned(calibration, self.session.experience.reviews)
 
@@ -102,14 +102,14 @@ class Candidates:
         return ends
 
     @property
-    def grows(self) -> bool:
+    def has_ends(self) -> bool:
         """Whether there are ends."""
         return self._count("ends") > 0
 
     @property
-    def too_dear(self) -> bool:
+    def is_too_expensive(self) -> bool:
         """Whether growth ended because another forward would not pay."""
-        return self._count("why") == tree_ends.TOO_DEAR
+        return self._count("why") == tree_ends.TOO_EXPENSIVE
 
     @property
     def newest_depths(self) -> set[int]:
@@ -121,7 +121,7 @@ class Candidates:
         return int(self._tree.state[name][0])
 
     @property
-    def _wanted(self) -> int:
+    def _max_nodes(self) -> int:
         """Maximum number of nodes, as planned."""
         return int(self._tree.plan["most"][0])
 
@@ -148,7 +148,7 @@ class Candidates:
     def offer(self, tree: DraftTree, max_depth: int) -> None:
         """Adds the nodes that another source proposes, down to `max_depth`."""
         if tree:
-            self._hold(len(tree))
+            self._ensure_capacity(len(tree))
             whole = np.array((tree.token_ids, tree.parents, tree.sources), np.int64)
             tree_nodes.offer(self._tree, whole, np.array(tree.estimates, np.float64), max_depth)
 
@@ -157,11 +157,11 @@ class Candidates:
         tree = self._tree
         tree.ends[0], tree.state["ends"] = ROOT, 1
         if reviewed and not self.root_is_run:
-            self._choose(min(reviewed, self._wanted))
-            tree_ends.open_up(tree, 1, self._max_depth)
+            self._choose(min(reviewed, self._max_nodes))
+            tree_ends.find_ends(tree, 1, self._max_depth)
             tree.ends[: self._count("ends")].sort()
 
-    def begin_behind(self, chain: DraftTree) -> None:
+    def begin_after(self, chain: DraftTree) -> None:
         """Sets the first end: the last token of a chain whose other tokens were all run."""
         if not chain:
             self.begin()
@@ -175,21 +175,21 @@ class Candidates:
     def chain(self, first: int) -> list[tuple[int, float, float]]:
         """The nodes of a chain from index `first` on, as (token, share of scores, estimate)."""
         known = self.nodes[first:]
-        shares = self._tree.said_shares[self._tree.nodes["row"][known["parent"]], 0]
-        told = (known["token"], shares, known["estimate"])
-        return list(zip(*(field.tolist() for field in told), strict=True))
+        shares = self._tree.model_shares[self._tree.nodes["row"][known["parent"]], 0]
+        columns = (known["token"], shares, known["estimate"])
+        return list(zip(*(field.tolist() for field in columns), strict=True))
 
     def next_ends(self, economy: Economy) -> None:
         """Sets the next ends: those that pay, or none."""
         tree_ends.next_ends(self._tree, economy.state)
 
-    def every_end(self, most: int) -> None:
-        """Sets the next ends, at any cost: all whose children are known, else up to `most`."""
+    def open_all_ends(self, max_ends: int) -> None:
+        """Sets the next ends, at any cost: all whose children are known, else up to `max_ends`."""
         tree = self._tree
         self._choose(len(self))
-        tree_ends.open_up(tree, 0, self._max_depth)
+        tree_ends.find_ends(tree, 0, self._max_depth)
         if not tree_ends.keep_known(tree):
-            tree.state["ends"] = min(most, self._room, self._count("ends"))
+            tree.state["ends"] = min(max_ends, self._room, self._count("ends"))
             tree.ends[: self._count("ends")].sort()
 
     @property
@@ -199,7 +199,7 @@ class Candidates:
 
     def take_known(self) -> None:
         """`take` with the draft model's stored outputs after these ends, from earlier forwards."""
-        self._hold(self._wanted)
+        self._ensure_capacity(self._max_nodes)
         tree_children.take_known(self._tree, self._learned)
 
     def make_room(self) -> None:
@@ -234,20 +234,20 @@ class Candidates:
         logits: float32 [ends, vocabulary].
         """
         session, ends = self.session, self.ends
-        self._hold(self._wanted)
+        self._ensure_capacity(self._max_nodes)
         start = len(session.committed)
         paths: list[list[int]] = [[]] * len(ends)
-        if session.sampler.follows_paths:
+        if session.sampler.depends_on_path:
             paths = [self.path_tokens(node) for node in ends]
         depths = self._tree.nodes["depth"]
         positions = [start + int(depths[node]) for node in ends]
         choices = session.sampler.best(logits, positions, paths, self._children)
         tokens, shares = np.array(choices.token_ids), np.array(choices.shares())
-        tree_children.remember(self._tree, tokens, shares)
-        guesses = tree_children.offered(self._tree)
+        tree_children.store_outputs(self._tree, tokens, shares)
+        guesses = tree_children.offered_children(self._tree)
         if places := guesses.places.tolist():
-            asked = self._tree.nodes["token"][guesses.nodes].tolist()
-            guesses.shares[:] = choices.shares_of(places, asked)
+            offered_tokens = self._tree.nodes["token"][guesses.nodes].tolist()
+            guesses.shares[:] = choices.shares_of(places, offered_tokens)
         gain = tree_children.take(self._tree, self._learned, tokens, shares, guesses)
         return float(gain)
 
@@ -258,18 +258,18 @@ class Candidates:
         if prepared is None:
             return None
         tail = 0 if self.root_is_run else len(session.committed) - slot.length
-        if tail + tree_ends.nodes_to_run(self._tree) > prepared.most_rows:
+        if tail + tree_ends.nodes_to_run(self._tree) > prepared.max_rows:
             return None
         return Passes(session.model, slot, lambda: self._run(prepared, economy))
 
     def _run(self, prepared: Prepared, economy: Economy) -> list[Pass]:
-        self._hold(self._wanted)
+        self._ensure_capacity(self._max_nodes)
         session, slot, tree = self.session, self.session.slot, self._tree
         tail = [] if self.root_is_run else session.committed[slot.length :]
         depth = tree_ends.deepest(tree)
         noise = session.sampler.noise(len(session.committed), depth + NOISE_AT_ONCE)
-        heat, cuts = session.sampler.heat, session.sampler.cuts
-        records = prepared.records(slot, self._children, heat, noise, cuts, weighed=True)
+        temperature, cuts = session.sampler.temperature, session.sampler.cuts
+        records = prepared.records(slot, self._children, temperature, noise, cuts, weighed=True)
         place = np.array((slot.length, 0), np.int64)
         context = Context(np.array(tail, np.int64), place)
         grow(tree, self._learned, economy.state, records, context)
@@ -284,7 +284,7 @@ class Candidates:
             node = int(self._tree.nodes[node]["parent"])
         return tokens[::-1]
 
-    def _hold(self, more: int) -> None:
+    def _ensure_capacity(self, more: int) -> None:
         """Grows the arrays, if needed, to hold `more` further nodes and the root."""
         tree = self._tree
         room = len(tree.nodes)
@@ -299,7 +299,7 @@ class Candidates:
 
     def choose(self) -> int:
         """Chooses the nodes with the greatest reach, as planned; returns their number."""
-        self._choose(self._wanted)
+        self._choose(self._max_nodes)
         return self._count("chosen")
 
     def _retain(self) -> None:
@@ -312,7 +312,7 @@ class Candidates:
         self.session.slot.keep(before)
         rows[: len(self)] = UNRUN
         rows[kept] = range(len(kept))
-        self._moved(before)
+        self._compact_outputs(before)
 
     def advance(self) -> None:
         """Moves the root to the end of the committed text and removes all nodes.
@@ -327,15 +327,15 @@ class Candidates:
             return
         path = rows.tolist()
         row = path[-1]
-        behind = self._rows_behind(row)
-        self._tree.said_tokens[ROOT] = self._tree.said_tokens[row]
-        self._tree.said_shares[ROOT] = self._tree.said_shares[row]
-        self.session.slot.reroot(path, behind)
+        descendants = self._descendant_rows(row)
+        self._tree.model_tokens[ROOT] = self._tree.model_tokens[row]
+        self._tree.model_shares[ROOT] = self._tree.model_shares[row]
+        self.session.slot.reroot(path, descendants)
         self._start = len(self.session.committed)
-        self._moved(behind)
+        self._compact_outputs(descendants)
         tree_nodes.clear(self._tree, True)
 
-    def _rows_behind(self, row: int) -> list[int]:
+    def _descendant_rows(self, row: int) -> list[int]:
         """Pending rows that descend from a pending row."""
         reached, parents = {row}, self.session.slot.pending_parents
         for later in range(row + 1, len(parents)):
@@ -343,12 +343,12 @@ class Candidates:
                 reached.add(later)
         return sorted(reached - {row})
 
-    def _moved(self, rows: Sequence[int]) -> None:
+    def _compact_outputs(self, rows: Sequence[int]) -> None:
         """Follows the slot, which has kept only these pending rows, now contiguous."""
         tree, count = self._tree, len(rows)
         tree.state["rows"] = count
-        for said in (tree.said_tokens, tree.said_shares):
-            said[:count] = said[list(rows)]
+        for outputs in (tree.model_tokens, tree.model_shares):
+            outputs[:count] = outputs[list(rows)]
 
     def build(self) -> DraftTree:
         """The chosen nodes as a draft tree, parents before children."""

@@ -10,9 +10,9 @@ from draftloop.tree import DraftBudget
 
 MEMORY = 0.9
 PRIOR_GAIN = 0.6
-# Cap on the time that one forward counts for: MOST_SURPRISE times the mean, or times LEAST_S if
+# Cap on the time that one forward counts for: MAX_SURPRISE times the mean, or times MIN_S if
 # that is more. Otherwise one that waited for a long prompt would stop all further ones, for good.
-MOST_SURPRISE, LEAST_S = 4.0, 1e-3
+MAX_SURPRISE, MIN_S = 4.0, 1e-3
 # With every forward that does not pay, the mean time moves by this share back to the first guess,
 # so that further forwards are tried again.
 FADING = 0.005
@@ -22,7 +22,7 @@ FADING = 0.005
 def observed(state: Floats, seconds: float, gain: float, first: bool) -> None:
     """`Economy.observe`, compiled."""
     if not first:
-        most = MOST_SURPRISE * max(state[0], LEAST_S)
+        most = MAX_SURPRISE * max(state[0], MIN_S)
         state[0] += (1 - MEMORY) * (min(seconds, most) - state[0])
     state[1] += (1 - MEMORY) * (gain - state[1])
 
@@ -30,10 +30,10 @@ def observed(state: Floats, seconds: float, gain: float, first: bool) -> None:
 @compiled
 def pays(state: Floats, reach: float, tokens_per_second: float, least: float) -> bool:
     """`Economy.pays`, compiled."""
-    goes_on = reach * state[1] > tokens_per_second * state[0] + least
-    if not goes_on:
+    is_worthwhile = reach * state[1] > tokens_per_second * state[0] + least
+    if not is_worthwhile:
         state[0] += FADING * (state[2] - state[0])
-    return bool(goes_on)
+    return bool(is_worthwhile)
 
 
 class Economy:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from drafter_service.economy import observed
-from drafter_service.tree_children import offered, remember, take, take_known
+from drafter_service.tree_children import offered_children, store_outputs, take, take_known
 from drafter_service.tree_ends import all_known, deepest, next_ends, nodes_to_run
 from drafter_service.tree_nodes import UNRUN, Learned, Tree
 from draftloop.runtime import layout
@@ -100,18 +100,20 @@ def run(tree: Tree, records: Records, context: Context) -> int:
 @compiled
 def read(tree: Tree, learned: Learned, records: Records, chosen: int) -> float:
     """Adds the tokens that the kernel chose after the ends; returns the gain (`take`)."""
-    count = (records.said.size // records.scores.shape[0] - 1) // 2
+    count = (records.results.size // records.scores.shape[0] - 1) // 2
     tokens, shares = np.empty((chosen, count), np.int64), np.zeros((chosen, count))
     bests, masses = np.empty(chosen), np.empty(chosen)
     for place in range(chosen):
-        said = records.said[place * (2 * count + 1) : (place + 1) * (2 * count + 1)]
-        bests[place], masses[place] = said[count], said[2 * count]
+        results = records.results[place * (2 * count + 1) : (place + 1) * (2 * count + 1)]
+        bests[place], masses[place] = results[count], results[2 * count]
         for rank in range(count):
-            tokens[place, rank] = int(said[rank])
-            if said[count + rank] > -np.inf:
-                shares[place, rank] = np.exp(said[count + rank] - said[count]) / said[2 * count]
-    remember(tree, tokens, shares)
-    guesses = offered(tree)
+            tokens[place, rank] = int(results[rank])
+            if results[count + rank] > -np.inf:
+                shares[place, rank] = (
+                    np.exp(results[count + rank] - results[count]) / results[2 * count]
+                )
+    store_outputs(tree, tokens, shares)
+    guesses = offered_children(tree)
     for known in range(len(guesses.nodes)):
         place = guesses.places[known]
         score = records.scores[place, tree.nodes[guesses.nodes[known]].token]

@@ -32,23 +32,23 @@ def review(
     start = len(session.committed) + len(path)
     positions = [start, *(start + depth for depth in guesses.depths())]
     paths: list[list[int]] = [[*path]] * len(positions)
-    if sampler.follows_paths:
-        behind = (guesses.path(node) for node in range(ROOT, len(guesses)))
-        paths = [[*path, *(guesses.token_ids[n] for n in nodes)] for nodes in behind]
+    if sampler.depends_on_path:
+        node_paths = (guesses.path(node) for node in range(ROOT, len(guesses)))
+        paths = [[*path, *(guesses.token_ids[n] for n in nodes)] for nodes in node_paths]
     choices = sampler.best(logits, positions, paths)
-    said = choices.firsts
+    chosen = choices.firsts
     if leniency > 1:
-        said = _lenient(choices, guesses.token_ids, math.log(leniency))
-    verdict = accept(guesses, said[0], said[1:], session.stop_token_ids)
+        chosen = _lenient(choices, guesses.token_ids, math.log(leniency))
+    verdict = accept(guesses, chosen[0], chosen[1:], session.stop_token_ids)
     rows = [0, *(node + 1 for node in verdict.accepted_nodes)][: len(verdict.emitted_token_ids)]
     return verdict, choices.shares_of(rows, verdict.emitted_token_ids)
 
 
 def _lenient(choices: Choices, guessed: Sequence[int], slack: float) -> list[int]:
     """The chosen tokens, each replaced by the guess if its score is within `slack` of the best."""
-    said = choices.firsts
+    chosen = choices.firsts
     scores = choices.scores_of(range(len(guessed)), guessed)
     for row, (guess, score) in enumerate(zip(guessed, scores, strict=True)):
         if score >= choices.bests[row][0] - slack:
-            said[row] = guess
-    return said
+            chosen[row] = guess
+    return chosen

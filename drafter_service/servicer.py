@@ -10,11 +10,11 @@ import grpc
 from drafter_service.ahead import Ahead
 from drafter_service.config import DrafterSettings
 from drafter_service.session import SessionRequest
-from drafter_service.shared import Shared
+from drafter_service.shared import StrategyFactory
 from drafter_service.strategies import Strategy
 from draftloop import logs, tracing
 from draftloop.errors import InvalidInput
-from draftloop.pieces import in_pieces
+from draftloop.pieces import run_in_pieces
 from draftloop.rpc import convert
 from draftloop.rpc.convert_speculation import (
     access_from_pb,
@@ -50,7 +50,7 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
 
     def __init__(self, host: ModelHost, store: PhraseStore, settings: DrafterSettings) -> None:
         self._host = host
-        self._shared = Shared(store, settings.draft_temperature)
+        self._shared = StrategyFactory(store, settings.draft_temperature)
         self._settings = settings
 
     async def Info(
@@ -75,7 +75,7 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
         logs.bind_request(request.session_id)
         log.debug("session", committed=len(request.token_ids), strategy=request.strategy)
         with tracing.span("drafter.session", context.invocation_metadata() or ()):
-            await self._host.learn(request.sampling.grammar)
+            await self._host.compile_grammar(request.sampling.grammar)
             text = self._host.text_of(request)
             async with self._host.admission.slots(smaller, text=text) as slots:
                 slot = slots[0]
@@ -84,14 +84,16 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
                     request,
                     list(zip((self._host.model, *smaller), slots, strict=True)),
                     prefill_chunk_tokens=self._host.prefill_chunk_tokens,
-                    is_alone=lambda: self._host.engine.alone,
+                    is_alone=lambda: self._host.engine.is_alone,
                     ready_sampler=await request.ready_sampler(self._host.model),
                 )
-                prefilled = self._host.engine.awaited(strategy.prefill(), party=slot)
-                ahead = Ahead(self._host.engine, strategy, wanted=self._drafts_ahead)
+                prefilled = self._host.engine.submit_awaitable(
+                    strategy.prefill(), session_slot=slot
+                )
+                ahead = Ahead(self._host.engine, strategy, enabled=self._drafts_ahead)
                 answers = self._answers(request_iterator, strategy, ahead)
                 try:
-                    await in_pieces(strategy.reading(), REST_S)
+                    await run_in_pieces(strategy.index_steps(), REST_S)
                     await prefilled
                     observe_opening(slot, len(request.token_ids))
                     yield self._ready(request)
@@ -114,18 +116,18 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
         ahead: Ahead,
     ) -> AsyncIterator[pb.DraftResponse]:
         """A draft for every proposal; a repeated message gets the stored answer again."""
-        answered: pb.DraftResponse | None = None
-        asked: pb.ProposeDraft | None = None
+        last_response: pb.DraftResponse | None = None
+        last_request: pb.ProposeDraft | None = None
         while (message := await next_message(messages, self._settings.idle_timeout_s)) is not None:
             kind = message.WhichOneof("kind")
             if kind == "close":
                 return
             if kind != "propose":
                 raise InvalidInput("kind", "must be propose or close in an open session", kind)
-            if answered is None or message.propose != asked:
-                asked = message.propose
-                answered = await self._propose(strategy, asked, ahead)
-            yield answered
+            if last_response is None or message.propose != last_request:
+                last_request = message.propose
+                last_response = await self._propose(strategy, last_request, ahead)
+            yield last_response
             ahead.begin()
 
     def _ready(self, request: SessionRequest) -> pb.DraftResponse:
@@ -151,24 +153,24 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
         return request
 
     async def _propose(
-        self, strategy: Strategy, asked: pb.ProposeDraft, ahead: Ahead
+        self, strategy: Strategy, request: pb.ProposeDraft, ahead: Ahead
     ) -> pb.DraftResponse:
         received = time.perf_counter_ns()
         timings = ServiceTimings(forwards=await ahead.end())
-        new_token_ids = list(asked.new_token_ids)
-        verdict, budget = self._verdict(asked), _budget(asked)
-        strategy.session.commit(new_token_ids, asked.committed_length)
+        new_token_ids = list(request.new_token_ids)
+        verdict, budget = self._verdict(request), _budget(request)
+        strategy.session.commit(new_token_ids, request.committed_length)
         strategy.observe(new_token_ids, verdict)
-        strategy.offer(self._offer(asked))
+        strategy.offer(self._offer(request))
         task = strategy.propose(budget)
-        length = asked.committed_length
+        length = request.committed_length
         with tracing.current().child("drafter.round", committed_length=length) as span:
-            tree = await self._host.engine.awaited(task, timings, strategy.session.slot)
+            tree = await self._host.engine.submit_awaitable(task, timings, strategy.session.slot)
             timings.service_ns = time.perf_counter_ns() - received
-            span.note(nodes=len(tree), **timings.attributes())
-        self._host.answered(timings.service_ns)
+            span.set_attributes(nodes=len(tree), **timings.attributes())
+        self._host.record_service_time(timings.service_ns)
         return pb.DraftResponse(
-            committed_length=asked.committed_length,
+            committed_length=request.committed_length,
             draft=convert.tree_to_pb(tree),
             timings=convert.timings_to_pb(timings),
             proposed_nodes=strategy.proposed_nodes,
@@ -176,18 +178,18 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
             load=convert.load_to_pb(self._host.load),
         )
 
-    def _verdict(self, asked: pb.ProposeDraft) -> Verdict | None:
+    def _verdict(self, request: pb.ProposeDraft) -> Verdict | None:
         """The message's verdict, or None; checked, as its predictions may become phrases."""
-        if not asked.HasField("verdict"):
+        if not request.HasField("verdict"):
             return None
-        verdict = convert.verdict_from_pb(asked.verdict)
+        verdict = convert.verdict_from_pb(request.verdict)
         verdict.validate(self._host.model.vocabulary_size)
         return verdict
 
-    def _offer(self, asked: pb.ProposeDraft) -> DraftTree:
-        if not asked.HasField("offer"):
+    def _offer(self, request: pb.ProposeDraft) -> DraftTree:
+        if not request.HasField("offer"):
             return EMPTY_TREE
-        offer = convert.tree_from_pb(asked.offer)
+        offer = convert.tree_from_pb(request.offer)
         model = self._host.model
         offer.validate(
             vocabulary_size=model.vocabulary_size, max_nodes=model.options.max_draft_nodes
@@ -195,12 +197,12 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
         return offer
 
 
-def _budget(asked: pb.ProposeDraft) -> DraftBudget:
+def _budget(request: pb.ProposeDraft) -> DraftBudget:
     budget = DraftBudget(
-        max_nodes=asked.max_nodes,
-        max_depth=asked.max_depth,
-        least_path_probability=asked.least_path_probability,
-        tokens_per_second=asked.tokens_per_second,
+        max_nodes=request.max_nodes,
+        max_depth=request.max_depth,
+        least_path_probability=request.least_path_probability,
+        tokens_per_second=request.tokens_per_second,
     )
     budget.validate()
     return budget

@@ -79,7 +79,7 @@ class DrafterSession:
         if self.smaller is None:
             self.committed = list(self.request.token_ids)
             self.sampler = ready_sampler or self.request.sampler(self.model)
-            self.sampler.cool(draft_temperature)
+            self.sampler.scale_temperature(draft_temperature)
         else:
             self.committed, self.sampler = self.smaller.committed, self.smaller.sampler
         self.slot.follow(self.committed)
@@ -113,7 +113,7 @@ class DrafterSession:
 
         Only on the engine's thread.
         """
-        return self.model.prepared if self.sampler.plain and self.is_alone() else None
+        return self.model.prepared if self.sampler.is_plain and self.is_alone() else None
 
     @property
     def room(self) -> int:

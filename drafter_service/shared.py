@@ -22,7 +22,7 @@ from phrase_store.session import PhraseSession
 from phrase_store.store import PhraseStore
 
 
-class Alike(NamedTuple):
+class ExperienceKey(NamedTuple):
     """Key of sessions that learn together.
 
     strategy: scores and runs differ in meaning between strategies, and leniency changes what is
@@ -34,7 +34,7 @@ class Alike(NamedTuple):
     step: int
 
 
-class Shared:
+class StrategyFactory:
     """Creates the strategies of sessions.
 
     `draft_temperature`: factor on the request's temperature for sampling from draft models.
@@ -43,7 +43,7 @@ class Shared:
     def __init__(self, store: PhraseStore, draft_temperature: float = DRAFT_TEMPERATURE) -> None:
         self.store = store
         self._draft_temperature = draft_temperature
-        self._experiences: defaultdict[Alike, Experience] = defaultdict(Experience)
+        self._experiences: defaultdict[ExperienceKey, Experience] = defaultdict(Experience)
 
     def strategy(
         self,
@@ -59,10 +59,10 @@ class Shared:
         step = step_of(request.sampling.temperature)
         # The cost of guesses depends on the lookahead window: sessions with another one than the
         # default do not share what they learn about it.
-        usual = request.ouroboros.lookahead == OuroborosParameters().lookahead
+        has_default_window = request.ouroboros.lookahead == OuroborosParameters().lookahead
         for place, (model, slot) in reversed(list(enumerate(models))):
-            experience = self._experiences[Alike(request.strategy, place, step)]
-            if not usual:
+            experience = self._experiences[ExperienceKey(request.strategy, place, step)]
+            if not has_default_window:
                 experience = replace(experience, guessing=TwoWays())
             session = DrafterSession(
                 model,

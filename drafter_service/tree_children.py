@@ -15,9 +15,9 @@ from drafter_service.tree_nodes import (
     Tree,
     add,
     child,
-    greatest,
-    part_of_others,
-    settle,
+    normalize,
+    sibling_factor,
+    top_indices,
 )
 from drafter_service.weighing import FREE, SMALLER, chance, learn, log_odds
 from draftloop.calibration import Calibration
@@ -28,14 +28,14 @@ from draftloop.tree import ROOT
 
 
 @compiled
-def remember(tree: Tree, tokens: Whole, shares: Floats) -> None:
+def store_outputs(tree: Tree, tokens: Whole, shares: Floats) -> None:
     """Stores the draft model's best tokens after the ends, which were just run."""
-    width = min(tokens.shape[1], tree.said_tokens.shape[1])
+    width = min(tokens.shape[1], tree.model_tokens.shape[1])
     for place in range(tree.state[0].ends):
         row = tree.nodes[tree.ends[place]].row
-        tree.said_tokens[row, :width] = tokens[place, :width]
-        tree.said_shares[row, :width] = shares[place, :width]
-        tree.said_shares[row, width:] = 0.0
+        tree.model_tokens[row, :width] = tokens[place, :width]
+        tree.model_shares[row, :width] = shares[place, :width]
+        tree.model_shares[row, width:] = 0.0
 
 
 class Offered(NamedTuple):
@@ -51,7 +51,7 @@ class Offered(NamedTuple):
 
 
 @compiled
-def offered(tree: Tree) -> Offered:
+def offered_children(tree: Tree) -> Offered:
     """The offered children of the ends; their shares are still 0."""
     count, state = 0, tree.state[0]
     most = state.nodes if state.has_offer else 0
@@ -65,7 +65,7 @@ def offered(tree: Tree) -> Offered:
 
 
 @compiled
-def weigh(tree: Tree, learned: Learned, guesses: Offered, tokens: Whole) -> None:
+def score_offered(tree: Tree, learned: Learned, guesses: Offered, tokens: Whole) -> None:
     """Re-estimates offered nodes by the draft model's shares.
 
     tokens: [ends, k], the draft model's tokens after every end, best first.
@@ -74,13 +74,18 @@ def weigh(tree: Tree, learned: Learned, guesses: Offered, tokens: Whole) -> None
         known = tree.nodes[guesses.nodes[guess]]
         known.judged_by = BY_REVIEWS
         known.is_first = tokens[guesses.places[guess], 0] == known.token
-        known.heard, known.told = log_odds(guesses.shares[guess]), log_odds(known.estimate)
-        whose = SMALLER if known.source == SOURCE else FREE
-        known.estimate = chance(learned.reviews, whose, known.heard, known.told, known.is_first)
+        known.share_odds, known.offer_odds = (
+            log_odds(guesses.shares[guess]),
+            log_odds(known.estimate),
+        )
+        source = SMALLER if known.source == SOURCE else FREE
+        known.estimate = chance(
+            learned.reviews, source, known.share_odds, known.offer_odds, known.is_first
+        )
 
 
 @compiled
-def widen(tree: Tree, calibration: Calibration, tokens: Whole, shares: Floats) -> None:
+def add_model_children(tree: Tree, calibration: Calibration, tokens: Whole, shares: Floats) -> None:
     """Adds the draft model's children of the ends: at most `most`, those with the greatest reach.
 
     tokens, shares: [ends, k], best first.
@@ -98,11 +103,11 @@ def widen(tree: Tree, calibration: Calibration, tokens: Whole, shares: Floats) -
                 depth, is_first = parent.depth + 1, rank == 0
                 estimates[first + rank] = correct(calibration, SOURCE, share, depth, is_first)
         later = estimates[first + 1 : first + width]
-        later *= part_of_others(estimates[first], later.sum())
+        later *= sibling_factor(estimates[first], later.sum())
         for spot in range(first, first + width):
             reaches[spot] = parent.reach * estimates[spot]
     best = np.empty(min(plan.most, ends * width), np.int64)
-    found = greatest(reaches, ends * width, len(best), plan.least, best)
+    found = top_indices(reaches, ends * width, len(best), plan.least, best)
     state.first_new = state.nodes
     for spot in best[:found]:
         place, rank = spot // width, spot % width
@@ -124,11 +129,11 @@ def take(tree: Tree, learned: Learned, tokens: Whole, shares: Floats, guesses: O
     """
     state = tree.state[0]
     if len(guesses.nodes):
-        weigh(tree, learned, guesses, tokens)
-        settle(tree)
-    widen(tree, learned.calibration, tokens, shares)
+        score_offered(tree, learned, guesses, tokens)
+        normalize(tree)
+    add_model_children(tree, learned.calibration, tokens, shares)
     if state.has_offer:
-        settle(tree)
+        normalize(tree)
     reached, gain = 0.0, 0.0
     for end in tree.ends[: state.ends]:
         reached += tree.nodes[end].reach
@@ -144,12 +149,12 @@ def take_known(tree: Tree, learned: Learned) -> None:
     Only the best tokens are stored, so an offered node that is not among them has share 0.
     """
     state = tree.state[0]
-    ends, width = int(state.ends), tree.said_tokens.shape[1]
+    ends, width = int(state.ends), tree.model_tokens.shape[1]
     tokens, shares = np.zeros((ends, width), np.int64), np.zeros((ends, width))
     for place in range(ends):
         row = tree.nodes[tree.ends[place]].row
-        tokens[place], shares[place] = tree.said_tokens[row], tree.said_shares[row]
-    guesses = offered(tree)
+        tokens[place], shares[place] = tree.model_tokens[row], tree.model_shares[row]
+    guesses = offered_children(tree)
     for known in range(len(guesses.nodes)):
         place = guesses.places[known]
         for rank in range(width):
@@ -171,8 +176,15 @@ def judge(tree: Tree, learned: Learned, emitted: Whole) -> None:
                 if known.judged_by == BY_CALIBRATION:
                     count(learned.calibration, known.cell, right)
                 elif known.judged_by == BY_REVIEWS:
-                    whose = SMALLER if known.source == SOURCE else FREE
-                    learn(learned.reviews, whose, known.heard, known.told, known.is_first, right)
+                    source = SMALLER if known.source == SOURCE else FREE
+                    learn(
+                        learned.reviews,
+                        source,
+                        known.share_odds,
+                        known.offer_odds,
+                        known.is_first,
+                        right,
+                    )
                 if right:
                     following = node
         if following == MISSING:

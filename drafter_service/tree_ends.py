@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from drafter_service.economy import pays
-from drafter_service.tree_nodes import UNRUN, Tree, greatest
+from drafter_service.tree_nodes import UNRUN, Tree, top_indices
 from draftloop.runtime.compiling import compiled
 from draftloop.runtime.records import Floats
 from draftloop.tree import ROOT
 from phrase_store.stops import is_among
 
 # Values of `why`: the reason that growth ended.
-NOTHING_OPEN, TOO_DEAR = 1, 2
+NOTHING_OPEN, TOO_EXPENSIVE = 1, 2
 
 
 @compiled
 def choose(tree: Tree, most: int, least: float) -> None:
     """Chooses the nodes with the greatest reach, parents before children: no child is likelier."""
     state = tree.state[0]
-    state.chosen = greatest(tree.nodes.reach, state.nodes, most, least, tree.chosen)
+    state.chosen = top_indices(tree.nodes.reach, state.nodes, most, least, tree.chosen)
 
 
 @compiled
-def open_up(tree: Tree, first: int, max_depth: int) -> None:
+def find_ends(tree: Tree, first: int, max_depth: int) -> None:
     """Writes the chosen nodes that can get children to `ends`, from place `first` on.
 
     Excluded are nodes that already have them, stop tokens, nodes at `max_depth`, and nodes whose
@@ -89,7 +89,7 @@ def next_ends(tree: Tree, economy: Floats) -> None:
     before, state.expected = state.expected, 0.0
     for node in tree.chosen[: state.chosen]:
         state.expected += tree.nodes[node].reach
-    open_up(tree, 0, plan.max_depth)
+    find_ends(tree, 0, plan.max_depth)
     if keep_known(tree):
         return
     state.ends = min(state.ends, plan.together)
@@ -98,11 +98,11 @@ def next_ends(tree: Tree, economy: Floats) -> None:
         state.why = NOTHING_OPEN
         return
     if plan.delta >= 0:
-        goes_on = state.expected - before > plan.delta
+        is_worthwhile = state.expected - before > plan.delta
     else:
         reach = 0.0
         for end in tree.ends[: state.ends]:
             reach += tree.nodes[end].reach
-        goes_on = pays(economy, reach, plan.tokens_per_second, plan.node_price)
-    if not goes_on:
-        state.why, state.ends = TOO_DEAR, 0
+        is_worthwhile = pays(economy, reach, plan.tokens_per_second, plan.node_price)
+    if not is_worthwhile:
+        state.why, state.ends = TOO_EXPENSIVE, 0

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from drafter_service.weighing import Weighing
+from drafter_service.weighing import OfferRegression
 from draftloop.calibration import Calibration
 from draftloop.runtime.compiling import compiled
 from draftloop.runtime.records import Floats, Whole
@@ -22,19 +22,19 @@ UNRUN = -2  # the row of a node that was not run
 MISSING = -3  # no such node
 # Which part of `Learned` learns from the verdict whether a node was right; none for an offered node
 # that the draft model has not scored.
-BY_NOBODY, BY_CALIBRATION, BY_REVIEWS = 0, 1, 2
+NOT_JUDGED, BY_CALIBRATION, BY_REVIEWS = 0, 1, 2
 # A node. `estimate`: probability that it is accepted given that its parent was. `reach`: its path
 # probability, the product of the estimates along its path. `judged_by`: one of the three above.
 # Input of the calibration: `cell`. Inputs of the reviews: log-odds of the draft model's share
-# (`heard`) and of the offer's estimate (`told`), and whether the node is the draft model's first
-# choice (`is_first`). `row`: index among the slot's pending rows if it was run, in this tree or an
-# earlier one, else UNRUN. `grown`: its children are in this tree. The last record, at index ROOT,
-# is the root's.
+# (`share_odds`) and of the offer's estimate (`offer_odds`), and whether the node is the draft
+# model's first choice (`is_first`). `row`: index among the slot's pending rows if it was run, in
+# this tree or an earlier one, else UNRUN. `grown`: its children are in this tree. The last record,
+# at index ROOT, is the root's.
 NODE = np.dtype(
     [
         *((name, np.int64) for name in ("token", "parent", "depth", "source")),
         *((name, np.int64) for name in ("judged_by", "cell", "is_first", "row", "grown")),
-        *((name, np.float64) for name in ("estimate", "reach", "heard", "told")),
+        *((name, np.float64) for name in ("estimate", "reach", "share_odds", "offer_odds")),
     ],
     align=True,
 )
@@ -69,9 +69,9 @@ NodeRecords = Any
 class Tree(NamedTuple):
     """A tree under construction, in arrays with room to grow (`Candidates` extends them).
 
-    `plan` and `state` have one record each. `rows`: the slot's pending rows. `said_tokens` and
-    `said_shares`: [pending rows + 1, children], the draft model's best tokens after each row's node
-    and their shares of its scores; the last row is the root's. `chosen` and `ends` hold node
+    `plan` and `state` have one record each. `rows`: the slot's pending rows. `model_tokens` and
+    `model_shares`: [pending rows + 1, children], the draft model's best tokens after each row's
+    node and their shares of its scores; the last row is the root's. `chosen` and `ends` hold node
     indices, `stops` the sorted stop tokens.
     """
 
@@ -79,8 +79,8 @@ class Tree(NamedTuple):
     plan: NodeRecords
     state: NodeRecords
     rows: Whole
-    said_tokens: Whole
-    said_shares: Floats
+    model_tokens: Whole
+    model_shares: Floats
     chosen: Whole
     ends: Whole
     stops: Whole
@@ -90,7 +90,7 @@ class Learned(NamedTuple):
     """What is learned from verdicts: on the draft model's own nodes, and on offered ones."""
 
     calibration: Calibration
-    reviews: Weighing
+    reviews: OfferRegression
 
 
 @compiled
@@ -100,7 +100,7 @@ def clear(tree: Tree, is_run: bool) -> None:
     state.nodes = state.drafted = state.first_new = 0
     state.chosen = state.ends = state.has_offer = 0
     root.token, root.parent, root.depth, root.source = 0, ROOT, 0, 0
-    root.judged_by, root.cell, root.grown = BY_NOBODY, 0, 0
+    root.judged_by, root.cell, root.grown = NOT_JUDGED, 0, 0
     root.estimate, root.reach = 1.0, 1.0
     if not is_run:
         root.row, state.rows = UNRUN, 0
@@ -165,12 +165,12 @@ def offer(tree: Tree, whole: Whole, estimates: Floats, max_depth: int) -> None:
         if parent != MISSING and tree.nodes[parent].depth < max_depth:
             reach = tree.nodes[parent].reach * estimates[node]
             places[node] = add(
-                tree, parent, whole[0, node], whole[2, node], estimates[node], reach, BY_NOBODY, 0
+                tree, parent, whole[0, node], whole[2, node], estimates[node], reach, NOT_JUDGED, 0
             )
 
 
 @compiled
-def greatest(values: Floats, count: int, most: int, least: float, out: Whole) -> int:
+def top_indices(values: Floats, count: int, most: int, least: float, out: Whole) -> int:
     """Writes the indices of the `most` greatest of the first `count` values to `out`, best first.
 
     Ignores values below `least`; of equal values the earlier comes first. Returns their number.
@@ -190,7 +190,7 @@ def greatest(values: Floats, count: int, most: int, least: float, out: Whole) ->
 
 
 @compiled
-def part_of_others(best: float, others: float) -> float:
+def sibling_factor(best: float, others: float) -> float:
     """Factor for the estimates of the best node's siblings, so that all sum to at most 1.
 
     The best node keeps its estimate: calibrated estimates are right on their own, and scaling all
@@ -201,7 +201,7 @@ def part_of_others(best: float, others: float) -> float:
 
 
 @compiled
-def settle(tree: Tree) -> None:
+def normalize(tree: Tree) -> None:
     """Makes siblings' estimates sum to at most 1, and every reach the product of its path."""
     count = tree.state[0].nodes
     totals = np.zeros(count + 1)  # the root's is the last entry, here and below
@@ -217,7 +217,7 @@ def settle(tree: Tree) -> None:
         best = bests[known.parent]
         if node != best:  # the best one's estimate stays as it was
             most = tree.nodes[best].estimate
-            known.estimate *= part_of_others(most, totals[known.parent] - most)
+            known.estimate *= sibling_factor(most, totals[known.parent] - most)
         known.reach = tree.nodes[known.parent].reach * known.estimate
 
 

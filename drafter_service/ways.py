@@ -13,7 +13,7 @@ TRIALS, RETRY = 4, 16
 # one when its drafts have gained CLEARLY tokens more than as many of the usual one would have, so
 # that a few lucky drafts do not decide.
 RETRY_OF_ALL, CLEARLY = 32, 25.0
-CHOICE_MEMORY, MOST_DRAFTS = 0.95, 100
+CHOICE_MEMORY, MAX_DRAFTS = 0.95, 100
 
 
 class Turns:
@@ -83,6 +83,6 @@ class Ways:
 
     def observe(self, way: Way, worth: float) -> None:
         """Records a draft's worth: its expected gain less its cost, both in tokens."""
-        self._drafts[way] = min(self._drafts[way] + 1, MOST_DRAFTS)
+        self._drafts[way] = min(self._drafts[way] + 1, MAX_DRAFTS)
         share = 1 / self._drafts[way]
         self._worths[way] += share * (worth - self._worths[way])

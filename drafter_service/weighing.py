@@ -23,70 +23,75 @@ from draftloop.runtime.records import Floats
 FREE, SMALLER = 0, 1
 USUAL = (0.2, 0.65, 0.3, 0.8), (0.0, 1.0, 0.0, 0.0)
 # Initial variance of a weight, which is also its maximum, and what each trial adds: texts change.
-UNSURE, DRIFT = 0.1, 1e-5
-# Probabilities are clipped to [1 - SUREST, SUREST].
-SUREST = 0.9999
+MAX_VARIANCE, DRIFT = 0.1, 1e-5
+# Probabilities are clipped to [1 - MAX_PROBABILITY, MAX_PROBABILITY].
+MAX_PROBABILITY = 0.9999
 
 
 class _Arrays(NamedTuple):
-    """`weights`: [sources, weights]; `unsure`, their covariances: [sources, weights, weights].
+    """`weights`: [sources, weights]; `covariances`, their covariances: [sources, weights, weights].
 
     The source is FREE or SMALLER.
     """
 
     weights: Floats
-    unsure: Floats
+    covariances: Floats
 
 
-class Weighing(_Arrays):
+class OfferRegression(_Arrays):
     """The regressions for offers of free sources (FREE) and of a smaller draft model (SMALLER)."""
 
     __slots__ = ()
 
-    def __new__(cls) -> Weighing:
+    def __new__(cls) -> OfferRegression:
         weights = np.array(USUAL)
         kinds, size = weights.shape
-        return super().__new__(cls, weights, np.tile(UNSURE * np.eye(size), (kinds, 1, 1)))
+        return super().__new__(cls, weights, np.tile(MAX_VARIANCE * np.eye(size), (kinds, 1, 1)))
 
 
 @compiled
 def log_odds(chance: float) -> float:
-    """Log-odds of a probability, clipped by SUREST; NaN counts as 0."""
-    sure = 1 - SUREST
-    if chance > sure:
-        sure = min(chance, SUREST)
-    return float(np.log(sure / (1 - sure)))
+    """Log-odds of a probability, clipped by MAX_PROBABILITY; NaN counts as 0."""
+    clipped = 1 - MAX_PROBABILITY
+    if chance > clipped:
+        clipped = min(chance, MAX_PROBABILITY)
+    return float(np.log(clipped / (1 - clipped)))
 
 
 @compiled
 def chance(
-    known: Weighing, whose: int, share_odds: float, offer_odds: float, is_first: bool
+    known: OfferRegression, source: int, share_odds: float, offer_odds: float, is_first: bool
 ) -> float:
-    """Acceptance probability of a node of source `whose`.
+    """Acceptance probability of a node of source `source`.
 
     share_odds: log-odds of the draft model's share; offer_odds: of the offer's estimate; is_first:
     whether the token is the draft model's first choice.
     """
-    weights = known.weights[whose]
+    weights = known.weights[source]
     total = weights[0] + weights[1] * share_odds + weights[2] * offer_odds + weights[3] * is_first
     return float(1 / (1 + np.exp(-total)))
 
 
 @compiled
 def learn(
-    known: Weighing, whose: int, share_odds: float, offer_odds: float, is_first: bool, right: bool
+    known: OfferRegression,
+    source: int,
+    share_odds: float,
+    offer_odds: float,
+    is_first: bool,
+    right: bool,
 ) -> None:
     """Updates the weights with one judged node; the arguments are those of `chance`."""
-    weights, unsure = known.weights[whose], known.unsure[whose]
-    guess, size = chance(known, whose, share_odds, offer_odds, is_first), len(weights)
-    said, moved = np.array((1.0, share_odds, offer_odds, 1.0 * is_first)), np.zeros(size)
+    weights, covariances = known.weights[source], known.covariances[source]
+    guess, size = chance(known, source, share_odds, offer_odds, is_first), len(weights)
+    inputs, moved = np.array((1.0, share_odds, offer_odds, 1.0 * is_first)), np.zeros(size)
     for place in range(size):
         for other in range(size):
-            moved[place] += unsure[place, other] * said[other]
+            moved[place] += covariances[place, other] * inputs[other]
     information = guess * (1 - guess)  # of one trial: little if the outcome was nearly certain
-    whole = 1 + information * np.sum(said * moved)
+    whole = 1 + information * np.sum(inputs * moved)
     for place in range(size):
         weights[place] += (right - guess) * moved[place] / whole
         for other in range(size):
-            unsure[place, other] -= information * moved[place] * moved[other] / whole
-        unsure[place, place] = min(unsure[place, place] + DRIFT, UNSURE)
+            covariances[place, other] -= information * moved[place] * moved[other] / whole
+        covariances[place, place] = min(covariances[place, place] + DRIFT, MAX_VARIANCE)

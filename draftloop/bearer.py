@@ -11,5 +11,5 @@ def bearer(api_key: str) -> str:
     Raises InvalidInput if the key is empty or not printable ASCII; the error does not show the key.
     """
     if not api_key or not api_key.isascii() or not api_key.isprintable():
-        raise InvalidInput.passed_on("api_key", "must be printable ASCII, and not empty")
+        raise InvalidInput.from_description("api_key", "must be printable ASCII, and not empty")
     return f"Bearer {api_key}"

@@ -11,6 +11,6 @@ ONLY_IN_A_CLONE = (
 )
 
 
-def is_left_behind(folder: Path) -> bool:
+def is_missing_bundled_model(folder: Path) -> bool:
     """Whether `folder` would be a bundled model, but does not exist in this installation."""
     return folder.parent == FOLDER and not folder.exists()

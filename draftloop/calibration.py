@@ -82,7 +82,7 @@ def correct(
 ) -> float:
     """Probability, 0 to 1, that a child with this score is accepted once its parent was."""
     cell = cell_of(source, score, run, is_first)
-    return estimate(known, cell, estimate(known, together(cell), score))
+    return estimate(known, cell, estimate(known, pooled_cell(cell), score))
 
 
 def estimate(known: Calibration, cell: int, prior: float) -> float:
@@ -92,7 +92,7 @@ def estimate(known: Calibration, cell: int, prior: float) -> float:
 
 def count(known: Calibration, cell: int, hit: bool) -> None:
     """Counts one trial, in the cell and in the total over its runs."""
-    for place in (cell, together(cell)):
+    for place in (cell, pooled_cell(cell)):
         known.hits[place] = MEMORY * known.hits[place] + hit
         known.trials[place] = MEMORY * known.trials[place] + 1
 
@@ -106,7 +106,7 @@ def cell_of(source: int, score: float, run: int, is_first: bool = True) -> int:
     return (row * SHAPE[1] + bucket(SCORE_EDGES, score)) * SHAPE[2] + bucket(RUN_EDGES, run)
 
 
-def together(cell: int) -> int:
+def pooled_cell(cell: int) -> int:
     """Index of the cell that sums up all runs with the same source and score."""
     return cell - cell % SHAPE[2] + RUNS_TOGETHER
 

@@ -13,7 +13,7 @@ from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict, Settings
 from draftloop import bundled
 from draftloop.environment import prefix_of, unknown_names
 from draftloop.errors import StartupFailure
-from draftloop.suggestion import unknown, unknown_flag
+from draftloop.suggestion import unknown_flag_message, unknown_name_message
 from draftloop.tls import ServerTls, require_together
 
 LOOPBACK = "127.0.0.1"
@@ -66,7 +66,7 @@ class ServiceSettings(BaseSettings):
     )
 
     @model_validator(mode="after")
-    def _whole_tls(self) -> Self:
+    def _check_tls(self) -> Self:
         served = require_together(tls_certificate=self.tls_certificate, tls_key=self.tls_key)
         if self.tls_client_ca is not None and not served:
             raise ValueError("tls_certificate must be given together with tls_client_ca; got none")
@@ -95,13 +95,13 @@ class ServiceSettings(BaseSettings):
 
     @field_validator("listen", "metrics_listen")
     @classmethod
-    def _host_and_port(cls, listen: str, info: ValidationInfo) -> str:
+    def _check_addresses(cls, listen: str, info: ValidationInfo) -> str:
         off = not listen and info.field_name == "metrics_listen"
         return listen if off else host_and_port(listen)
 
     @field_validator("trace_endpoint")
     @classmethod
-    def _collector(cls, endpoint: str) -> str:
+    def _check_trace_endpoint(cls, endpoint: str) -> str:
         if endpoint and not endpoint.startswith(("http://", "https://")):
             raise ValueError("must start with http:// or https://")
         return endpoint
@@ -122,17 +122,17 @@ class ServiceSettings(BaseSettings):
         except ValidationError as error:
             raise StartupFailure(explain(error)) from None
         except SettingsError as error:
-            raise StartupFailure(cls._misread(str(error))) from None
+            raise StartupFailure(cls._explain_cli_error(str(error))) from None
 
     @classmethod
-    def _misread(cls, complaint: str) -> str:
+    def _explain_cli_error(cls, error_message: str) -> str:
         """One line per unknown flag; for other errors, argparse's own message."""
-        said = complaint.removeprefix("error parsing CLI: ")
-        words = said.removeprefix("unrecognized arguments: ").split()
+        message = error_message.removeprefix("error parsing CLI: ")
+        words = message.removeprefix("unrecognized arguments: ").split()
         flags = [word for word in words if word.startswith("-")]
-        if said.startswith("unrecognized arguments: ") and flags:
-            return "\n".join(unknown_flag(flag, cls.model_fields) for flag in flags)
-        return said
+        if message.startswith("unrecognized arguments: ") and flags:
+            return "\n".join(unknown_flag_message(flag, cls.model_fields) for flag in flags)
+        return message
 
     @classmethod
     def _refuse_unknown_environment(cls) -> None:
@@ -140,7 +140,9 @@ class ServiceSettings(BaseSettings):
         mistakes = unknown_names(prefix, cls.model_fields, os.environ)
         if mistakes:
             raise StartupFailure(
-                "\n".join(unknown(name, "setting", meant) for name, meant in mistakes.items())
+                "\n".join(
+                    unknown_name_message(name, "setting", meant) for name, meant in mistakes.items()
+                )
             )
 
 
@@ -232,7 +234,7 @@ class ModelServiceSettings(ServiceSettings):
 
     @field_validator("device")
     @classmethod
-    def _known_device(cls, device: str) -> str:
+    def _check_device(cls, device: str) -> str:
         kind, _, index = device.partition(":")
         if kind not in ("cpu", "cuda") or (index and not index.isdecimal()):
             raise ValueError("must be cpu, cuda or cuda:N")
@@ -256,8 +258,8 @@ def explain(error: ValidationError) -> str:
     """
     lines = []
     for name, rule, value in broken_rules(error):
-        told = "" if "; got " in rule else f"; got {value!r}"
-        lines.append(f"{name or 'settings'}: {rule}{told}")
+        suffix = "" if "; got " in rule else f"; got {value!r}"
+        lines.append(f"{name or 'settings'}: {rule}{suffix}")
     return "\n".join(lines)
 
 

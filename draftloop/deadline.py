@@ -50,7 +50,7 @@ class Deadline:
         return left
 
     @contextlib.asynccontextmanager
-    async def bounding(self) -> AsyncIterator[None]:
+    async def enforced(self) -> AsyncIterator[None]:
         """Cancels the block when the deadline passes, and then raises DeadlineExceeded."""
         bound = asyncio.timeout(self.remaining())
         try:

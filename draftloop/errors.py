@@ -8,9 +8,9 @@ SHOWN_VALUE_LENGTH = 80
 SHOWN_LENGTH = 1500  # of a description; for gRPC, `rpc/interceptors.py` may shorten it further
 
 
-def shortened(text: str, most: int) -> str:
-    """The text; if it is longer than `most` characters, its beginning and an ellipsis."""
-    return text if len(text) <= most else text[:most] + "…"
+def shortened(text: str, max_letters: int) -> str:
+    """The text; if it is longer than `max_letters` characters, its beginning and an ellipsis."""
+    return text if len(text) <= max_letters else text[:max_letters] + "…"
 
 
 class DraftloopError(Exception):
@@ -24,7 +24,7 @@ class InvalidInput(DraftloopError):
         self._describe(field, f"{rule}; got {shortened(repr(value), SHOWN_VALUE_LENGTH)}")
 
     @classmethod
-    def passed_on(cls, field: str, description: str) -> Self:
+    def from_description(cls, field: str, description: str) -> Self:
         """An error with another component's description of the mistake, unchanged."""
         error = cls.__new__(cls)
         error._describe(field, description)

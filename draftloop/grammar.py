@@ -12,7 +12,7 @@ from draftloop.errors import InvalidInput
 # A JSON Schema; a regular expression; a JSON list of texts; Lark's or llama.cpp's (GBNF) notation.
 Format = Literal["json_schema", "regex", "choice", "grammar"]
 FORMATS: tuple[Format, ...] = get_args(Format)
-MOST_LETTERS = 65_536
+MAX_LETTERS = 65_536
 ANY_OBJECT = '{"type": "object"}'
 
 
@@ -35,15 +35,15 @@ class Grammar:
         """
         if self.format not in FORMATS:
             raise InvalidInput("grammar", f"must be one of {', '.join(FORMATS)}", self.format)
-        if not 0 < len(self.text) <= MOST_LETTERS:
-            rule = f"must have from 1 to {MOST_LETTERS} characters"
+        if not 0 < len(self.text) <= MAX_LETTERS:
+            rule = f"must have from 1 to {MAX_LETTERS} characters"
             raise InvalidInput(self.field, rule, f"{len(self.text)} characters")
         if self.format in ("json_schema", "choice"):
             self._require_json()
         if self.format == "regex" and (len(self.text) - len(self.text.rstrip("\\"))) % 2:
             raise InvalidInput(self.field, "must not end in a single backslash", self.text)
 
-    def require_end(self, stop_token_ids: Collection[int]) -> None:
+    def require_stop_token(self, stop_token_ids: Collection[int]) -> None:
         """Raises InvalidInput if the model has no token with which to end the output."""
         if not stop_token_ids:
             rule = "needs a model with a token that ends a text"

@@ -12,7 +12,7 @@ INTERRUPTED = 130  # a shell's exit status for SIGINT
 
 
 @contextlib.contextmanager
-def ends_at_once(who: str) -> Iterator[None]:
+def exit_on_interrupt(program: str) -> Iterator[None]:
     """Within the context, Ctrl-C ends the process at once: there is nothing yet to clean up.
 
     Code inside that installs its own SIGINT handler, as a role does once it listens, keeps it.
@@ -28,7 +28,7 @@ def ends_at_once(who: str) -> Iterator[None]:
 
     def end(_number: int, _frame: object) -> None:
         with contextlib.suppress(OSError):  # sys.stderr itself may be what was interrupted
-            os.write(2, f"{who}: interrupted\n".encode())
+            os.write(2, f"{program}: interrupted\n".encode())
         os._exit(INTERRUPTED)
 
     signal.signal(signal.SIGINT, end)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 # The limit that other servers have.
-MOST_TOP_LOGPROBS = 20
+MAX_TOP_LOGPROBS = 20
 
 
 @dataclass(frozen=True, slots=True)

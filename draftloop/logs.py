@@ -26,12 +26,14 @@ class Output(io.TextIOBase):
     Nothing is buffered, so no write can fail at the end of the process and change its exit status.
     """
 
-    def __init__(self, number: int, told: Callable[[int], str]) -> None:
-        """`told` makes the line that says how many lines were dropped."""
-        self._told = told
-        self._file = io.FileIO(number, "w", closefd=False)
-        kind = os.fstat(number).st_mode
-        self._room = _Room(number) if stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind) else None
+    def __init__(self, file_descriptor: int, format_dropped: Callable[[int], str]) -> None:
+        """`format_dropped` makes the line that says how many lines were dropped."""
+        self._format_dropped = format_dropped
+        self._file = io.FileIO(file_descriptor, "w", closefd=False)
+        kind = os.fstat(file_descriptor).st_mode
+        self._writable = (
+            _Writable(file_descriptor) if stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind) else None
+        )
         self._dropped = 0  # lines
         self._cut = False  # whether the last line was written only in part
 
@@ -43,21 +45,21 @@ class Output(io.TextIOBase):
         """Writes as much as possible; reports success in any case."""
         with contextlib.suppress(OSError):
             data = text.encode(errors="backslashreplace")
-            if self._room is None:
+            if self._writable is None:
                 self._file.write(data)
-            elif not self._write_as_fits(data, self._room):
+            elif not self._write_available(data, self._writable):
                 self._dropped += max(1, text.count("\n"))
         return len(text)
 
-    def _write_as_fits(self, data: bytes, room: _Room) -> bool:
+    def _write_available(self, data: bytes, writable: _Writable) -> bool:
         """Writes without waiting for the reader; returns whether all of it was written."""
         if self._dropped:
             # not through the logger, which holds a lock while it writes
-            data = self._told(self._dropped).encode() + b"\n" + data
+            data = self._format_dropped(self._dropped).encode() + b"\n" + data
         if self._cut:
             data = b"\n" + data
         for start in range(0, len(data), PIECE):
-            if not room:
+            if not writable:
                 self._cut = start > 0 or self._cut
                 return False
             self._file.write(data[start : start + PIECE])
@@ -66,12 +68,12 @@ class Output(io.TextIOBase):
         return True
 
 
-class _Room:
+class _Writable:
     """True while a pipe or socket accepts a piece at once, or will never accept one again."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, file_descriptor: int) -> None:
         self._poll = select.poll()
-        self._poll.register(number, select.POLLOUT)
+        self._poll.register(file_descriptor, select.POLLOUT)
 
     def __bool__(self) -> bool:
         return bool(self._poll.poll(0))
@@ -105,13 +107,13 @@ def configure(role: str, *, log_format: str, level: str) -> None:
         renderer,
     ]
 
-    def lost(lines: int) -> str:
-        said: Any = {"module": __name__, "event": "log lines dropped", "lines": lines}
+    def format_dropped(lines: int) -> str:
+        event: Any = {"module": __name__, "event": "log lines dropped", "lines": lines}
         for processor in processors:
-            said = processor(None, "warning", said)
-        return str(said)
+            event = processor(None, "warning", event)
+        return str(event)
 
-    sys.stderr = output = cast(TextIO, Output(sys.stderr.fileno(), lost))
+    sys.stderr = output = cast(TextIO, Output(sys.stderr.fileno(), format_dropped))
     structlog.configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
@@ -119,18 +121,18 @@ def configure(role: str, *, log_format: str, level: str) -> None:
         cache_logger_on_first_use=True,
     )
     structlog.contextvars.bind_contextvars(role=role)
-    logging.basicConfig(level=logging.WARNING, handlers=[_OthersLines()])
+    logging.basicConfig(level=logging.WARNING, handlers=[_LibraryLogHandler()])
 
 
-class _OthersLines(logging.Handler):
+class _LibraryLogHandler(logging.Handler):
     """Renders what libraries log through Python's `logging` as lines like ours."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        said = {"exc_info": record.exc_info} if record.exc_info else {}
+        details = {"exc_info": record.exc_info} if record.exc_info else {}
         level = logging.getLevelName(record.levelno).lower()
         write = getattr(structlog.get_logger(), level, structlog.get_logger().warning)
         try:
-            write(record.getMessage(), module=record.name, **said)
+            write(record.getMessage(), module=record.name, **details)
         except Exception:  # mostly a message whose arguments do not match its format
             self.handleError(record)
 
@@ -155,9 +157,9 @@ def bind_request(name: str) -> None:
     """
     if role() in MODEL_SERVICES:
         request_id, _, opening = name.rpartition(".")
-        of_ours = request_id and opening.isdecimal()
+        is_session_name = request_id and opening.isdecimal()
         structlog.contextvars.bind_contextvars(
-            request_id=request_id if of_ours else name, session_id=name
+            request_id=request_id if is_session_name else name, session_id=name
         )
     else:  # here, request ids may be any text
         structlog.contextvars.bind_contextvars(request_id=name)

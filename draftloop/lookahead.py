@@ -36,12 +36,12 @@ class LookaheadParameters:
             value = getattr(self, name)
             if value < least:
                 raise InvalidInput(f"{field}.{name}", f"must be at least {least}", value)
-        if self.most_nodes > max_nodes:
+        if self.max_total_nodes > max_nodes:
             rule = f"(window + candidates) x (ngram - 1) must be at most {max_nodes}"
-            raise InvalidInput(field, rule, self.most_nodes)
+            raise InvalidInput(field, rule, self.max_total_nodes)
 
     @property
-    def most_nodes(self) -> int:
+    def max_total_nodes(self) -> int:
         """Number of nodes of a full window and the maximum number of candidates."""
         return (self.window + self.candidates) * (self.ngram - 1)
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Collection, Sequence
 
-LONGEST_SUFFIX = 8
-MOST_COPIED = 10
+MAX_SUFFIX = 8
+MAX_COPIED = 10
 TOKEN_BITS = 31
 
 
@@ -19,13 +19,13 @@ class MaxGram:
     """An index of one growing text: prompt first, then what is committed.
 
     Every token adds one entry for the runs of tokens that end with it, and one for the pair of it
-    and its predecessor. A proposal needs at most `LONGEST_SUFFIX` look-ups.
+    and its predecessor. A proposal needs at most `MAX_SUFFIX` look-ups.
     """
 
     def __init__(self, token_ids: Sequence[int], stop_token_ids: Collection[int] = ()) -> None:
         self._stop_token_ids = frozenset(stop_token_ids)
         self._text = array("i")
-        # Run of 1 to LONGEST_SUFFIX tokens, as bytes -> position in the text of its latest
+        # Run of 1 to MAX_SUFFIX tokens, as bytes -> position in the text of its latest
         # successor. A run has no entry if that position is the same as for the run without its
         # first token: the tokens before the position then show that the longer run occurred.
         self._next_places: dict[bytes, int] = {}
@@ -42,29 +42,29 @@ class MaxGram:
         text = self._text
         for token in token_ids:
             if text:
-                self._place(text[-LONGEST_SUFFIX:])
+                self._record_position(text[-MAX_SUFFIX:])
                 self._count(text[-1], token)
             text.append(token)
 
-    def _place(self, recent: array[int]) -> None:
+    def _record_position(self, recent: array[int]) -> None:
         """Records the text's end as the latest position after each run of tokens that ends there.
 
-        `recent` holds the last tokens of the text, up to LONGEST_SUFFIX.
+        `recent` holds the last tokens of the text, up to MAX_SUFFIX.
         """
         places, text = self._next_places, self._text
         run, length = recent[-1:].tobytes(), 1
         before = places.get(run)
         places[run] = len(text)
         while before is not None:
-            shared = self._alike(before, recent, length)
+            shared = self._matching_length(before, recent, length)
             length = shared + 1
-            if length <= min(LONGEST_SUFFIX, before):  # the run one token longer differs
+            if length <= min(MAX_SUFFIX, before):  # the run one token longer differs
                 places[text[before - length : before].tobytes()] = before
             if length > len(recent):
                 break
             before = places.pop(recent[-length:].tobytes(), None)
 
-    def _alike(self, place: int, recent: array[int], least: int) -> int:
+    def _matching_length(self, place: int, recent: array[int], least: int) -> int:
         """How many tokens before `place` equal the last of `recent`; `least` are known to."""
         text, most = self._text, min(place, len(recent))
         while least < most and text[place - 1 - least] == recent[-1 - least]:
@@ -87,7 +87,7 @@ class MaxGram:
         after a stop token or after a token that was not seen before.
         """
         written = list(tail)
-        proposed = self._copied(written, min(most, MOST_COPIED))
+        proposed = self._copied(written, min(most, MAX_COPIED))
         while proposed and len(proposed) < most and written[-1] not in self._stop_token_ids:
             token = self._favourites.get(written[-1])
             if token is None:
@@ -117,12 +117,12 @@ class MaxGram:
 
     def _longest_match(self, written: list[int]) -> tuple[int, int]:
         """Position after the longest known suffix in the text, and that suffix's length or 0."""
-        tail = array("i", written[-LONGEST_SUFFIX:])
-        recent = (self._text[-LONGEST_SUFFIX:] + tail)[-LONGEST_SUFFIX:]
+        tail = array("i", written[-MAX_SUFFIX:])
+        recent = (self._text[-MAX_SUFFIX:] + tail)[-MAX_SUFFIX:]
         place, matched = 0, 0
         while matched < len(recent):
             longer = self._next_places.get(recent[-1 - matched :].tobytes())
             if longer is None:
                 break
-            place, matched = longer, self._alike(longer, recent, matched + 1)
+            place, matched = longer, self._matching_length(longer, recent, matched + 1)
         return place, matched

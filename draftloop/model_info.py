@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from draftloop.bundled import ONLY_IN_A_CLONE, is_left_behind
+from draftloop.bundled import ONLY_IN_A_CLONE, is_missing_bundled_model
 from draftloop.errors import Mismatch, StartupFailure
 
 PROTOCOL_VERSION = 1
@@ -18,7 +18,7 @@ TOKENIZER = "tokenizer.json"
 GENERATION = "generation_config.json"
 ADAPTER = "adapter_config.json"  # of peft
 SAMPLE = 4096  # bytes of a tensor
-MOST_HEADER = 100_000_000  # bytes, as safetensors itself allows
+MAX_HEADER_BYTES = 100_000_000  # bytes, as safetensors itself allows
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")  # organization/model, as on Hugging Face
 
 
@@ -84,12 +84,12 @@ class ModelInfo:
 
     def require_same_model(self, other: ModelInfo) -> None:
         """Raises Mismatch, naming both, unless replicas of the two would write the same text."""
-        ours, theirs = (
+        expected, found = (
             f"{model.model_name} with fingerprint {model.model_fingerprint} in {model.format}"
             for model in (self, other)
         )
         if (self.model_fingerprint, self.format) != (other.model_fingerprint, other.format):
-            raise Mismatch(f"replicas must serve one model: the first has {ours}, this {theirs}")
+            raise Mismatch(f"replicas must serve one model: the first has {expected}, this {found}")
 
     def require_protocol(self) -> None:
         """Raises Mismatch unless the service speaks this protocol version."""
@@ -133,7 +133,7 @@ def _samples(weights: Path) -> Iterator[bytes]:
     """The header of a safetensors file, and some bytes from the middle of every tensor."""
     with weights.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
-        header = stream.read(min(length, MOST_HEADER))
+        header = stream.read(min(length, MAX_HEADER_BYTES))
         yield header
         for begin, end in _places(header):
             stream.seek(8 + length + max(begin, (begin + end - SAMPLE) // 2))
@@ -186,7 +186,7 @@ def require_model_folder(folder: Path, setting: str = "model") -> None:
 
 
 def _missing(folder: Path, name: str, setting: str) -> StartupFailure:
-    if is_left_behind(folder):
+    if is_missing_bundled_model(folder):
         return StartupFailure(f"{setting}: {ONLY_IN_A_CLONE}")
     return StartupFailure(
         f"{setting}: {folder} holds no {name}; give the folder of a Hugging Face model"

@@ -32,7 +32,7 @@ class Pace:
         """Time per piece of work; 0 before the first."""
         return self._time / self._rounds if self._rounds else 0.0
 
-    def after(self, tokens: float, time: float) -> float:
+    def rate_with(self, tokens: float, time: float) -> float:
         """The rate with these tokens and this time added to what was observed; 0 without time."""
         time += self._time
         return (self._tokens + tokens) / time if time else 0.0

@@ -11,7 +11,7 @@ from pathlib import Path
 from draftloop.errors import StartupFailure
 
 
-def require_shown(
+def require_client_files(
     settings: str, *, ca: Path | None, certificate: Path | None = None, key: Path | None = None
 ) -> None:
     """Checks the CA that a client trusts, and its own certificate and key.

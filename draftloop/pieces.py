@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 
 
-async def in_pieces(work: Iterable[None], rest_s: float = 0.0) -> None:
+async def run_in_pieces(work: Iterable[None], rest_s: float = 0.0) -> None:
     """Does the work piece by piece, with a turn of the event loop between two pieces.
 
     `rest_s`: seconds to sleep between pieces, which leaves the interpreter to other threads.
@@ -15,7 +15,7 @@ async def in_pieces(work: Iterable[None], rest_s: float = 0.0) -> None:
         await asyncio.sleep(rest_s)
 
 
-def at_once(work: Iterable[None]) -> None:
+def run_at_once(work: Iterable[None]) -> None:
     """Does the rest of the work without interruption."""
     for _ in work:
         pass

@@ -10,10 +10,10 @@ from typing import Self
 from draftloop.bans import NO_BANS, Bans
 from draftloop.errors import InvalidInput
 from draftloop.grammar import Grammar
-from draftloop.logprobs import MOST_TOP_LOGPROBS
+from draftloop.logprobs import MAX_TOP_LOGPROBS
 from draftloop.phrase import PhraseAccess, PhraseScope
 from draftloop.speculation import FUSED, OUROBOROS, TOKEN_RECYCLING, Speculation
-from draftloop.tree import MOST_SUCCESSORS
+from draftloop.tree import MAX_SUCCESSORS
 
 MAX_SEED = 2**64 - 1
 MAX_TOP_K = 2**31 - 1
@@ -24,7 +24,7 @@ TENANT_RULE = f"must be at most {MAX_TENANT_LETTERS} printable characters"
 MAX_SALT_LETTERS = 256
 MAX_ID_LETTERS = 128
 LIKELY_ANSWER = 512  # tokens
-LEAST_POSITIVE = 1e-30  # single precision, which the wire uses, does not round this to zero
+MIN_POSITIVE = 1e-30  # single precision, which the wire uses, does not round this to zero
 NEVER_ZERO = ("top_p", "repetition_penalty")  # for which 0 is not a valid value
 # Up to this temperature, as in vLLM, decoding is greedy: noise would only choose among ties, and
 # single precision rounds still smaller temperatures to zero.
@@ -71,7 +71,7 @@ class SamplingParameters:
                  0 < self.repetition_penalty <= 100)  # fmt: skip
         for name in NEVER_ZERO:
             value = getattr(self, name)
-            _require(name, f"must be at least {LEAST_POSITIVE}", value, value >= LEAST_POSITIVE)
+            _require(name, f"must be at least {MIN_POSITIVE}", value, value >= MIN_POSITIVE)
         for name in ("presence_penalty", "frequency_penalty"):
             value = getattr(self, name)
             _require(name, "must be from -2 to 2", value, -2 <= value <= 2)
@@ -177,9 +177,9 @@ class GenerationRequest:
     open_ended: bool = False
     origin: int = field(default_factory=lambda: secrets.randbits(64))
 
-    def likely_left(self, held: int) -> int:
-        """Estimated number of tokens to come when the session holds `held` tokens."""
-        left = len(self.prompt) + self.max_tokens - held
+    def expected_remaining(self, length: int) -> int:
+        """Estimated number of tokens to come when the session holds `length` tokens."""
+        left = len(self.prompt) + self.max_tokens - length
         return min(left, LIKELY_ANSWER) if self.open_ended else left
 
     @property
@@ -189,17 +189,17 @@ class GenerationRequest:
 
     def without_recycling(self) -> Self:
         """The same request; for `fused`, without recycling if there are other free sources."""
-        said = self.speculation
-        if not (said.fused.own_text or said.fused.phrases):
+        speculation = self.speculation
+        if not (speculation.fused.own_text or speculation.fused.phrases):
             return self
-        fused = replace(said.fused, recycling=False)
-        return replace(self, speculation=replace(said, fused=fused))
+        fused = replace(speculation.fused, recycling=False)
+        return replace(self, speculation=replace(speculation, fused=fused))
 
     @property
     def successors(self) -> int:
         """How many of the target's most likely successors of every node the drafts need."""
         if self.strategy == TOKEN_RECYCLING:
-            return MOST_SUCCESSORS
+            return MAX_SUCCESSORS
         recycles = self.strategy == FUSED and self.speculation.fused.recycling
         return FUSED_SUCCESSORS if recycles else 0
 
@@ -292,5 +292,5 @@ def check_length(field_name: str, count: int, context_length: int) -> None:
 
 def check_top_logprobs(count: int | None, field_name: str = "logprobs") -> None:
     """Raises InvalidInput if more alternatives are requested than the limit."""
-    if count is not None and not 0 <= count <= MOST_TOP_LOGPROBS:
-        raise InvalidInput(field_name, f"must be from 0 to {MOST_TOP_LOGPROBS}", count)
+    if count is not None and not 0 <= count <= MAX_TOP_LOGPROBS:
+        raise InvalidInput(field_name, f"must be from 0 to {MAX_TOP_LOGPROBS}", count)

@@ -163,10 +163,10 @@ class Speculation:
     cascade: CascadeParameters = CascadeParameters()
     fused: FusedParameters = FusedParameters()
 
-    def most_nodes(self, strategy: str) -> int | None:
+    def max_nodes_of(self, strategy: str) -> int | None:
         """Maximum nodes of a draft by the strategy's own parameters; None if they set none."""
         if strategy == LOOKAHEAD:
-            return self.lookahead.most_nodes
+            return self.lookahead.max_total_nodes
         if strategy == OPT_TREE:
             return self.opt_tree.nodes
         if strategy == CASCADE and self.cascade.matrix:

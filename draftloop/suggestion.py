@@ -13,16 +13,16 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=ALIKE)), "")
 
 
-def unknown(name: str, what: str, meant: str) -> str:
+def unknown_name_message(name: str, kind: str, suggestion: str) -> str:
     """An error message: which kind of name is unknown, and which one was probably meant, if any."""
-    hint = f"; the nearest that is known is {meant}" if meant else ""
-    return f"{name}: unknown {what}{hint}"
+    hint = f"; the nearest that is known is {suggestion}" if suggestion else ""
+    return f"{name}: unknown {kind}{hint}"
 
 
-def unknown_flag(word: str, settings: Iterable[str]) -> str:
+def unknown_flag_message(word: str, settings: Iterable[str]) -> str:
     """The message for an unknown flag, given with or without its value."""
     flag = word.partition("=")[0]
-    return unknown(flag, "flag", nearest(flag, map(flag_of, settings)))
+    return unknown_name_message(flag, "flag", nearest(flag, map(flag_of, settings)))
 
 
 def flag_of(setting: str) -> str:

@@ -11,7 +11,7 @@ from typing import TypeVar
 from draftloop import logs
 from draftloop.errors import StartupFailure
 from draftloop.file_state import FileState, state_of
-from draftloop.pem import no_password, require_authority, require_pair, require_shown
+from draftloop.pem import no_password, require_authority, require_client_files, require_pair
 
 Read = TypeVar("Read")
 
@@ -58,12 +58,12 @@ class ServerTls:
         files, first = RenewedFiles(self), self.context()
         latest = first
 
-        def take_up(connection: ssl.SSLObject | ssl.SSLSocket, *_: object) -> None:
+        def use_latest_files(connection: ssl.SSLObject | ssl.SSLSocket, *_: object) -> None:
             nonlocal latest
             latest = files.read(self.context) or latest
             connection.context = latest
 
-        first.sni_callback = take_up  # also called for clients that name no server
+        first.sni_callback = use_latest_files  # also called for clients that name no server
         return first
 
 
@@ -74,15 +74,15 @@ class RenewedFiles:
         self._tls = tls
         self._seen = self._state()
 
-    def read(self, by: Callable[[], Read]) -> Read | None:
-        """What `by` returns, if the files have changed and can be used; None otherwise."""
+    def read(self, load: Callable[[], Read]) -> Read | None:
+        """What `load` returns, if the files have changed and can be used; None otherwise."""
         state = self._state()
         if state == self._seen:
             return None
         self._seen = state
         try:
             self._tls.require_usable()
-            found = by()
+            found = load()
         except (OSError, StartupFailure) as error:
             log.error("certificates not renewed", reason=str(error))
             return None
@@ -111,7 +111,7 @@ class ClientTls:
 
     def require_usable(self) -> None:
         """Raises StartupFailure naming the setting whose file cannot be used."""
-        require_shown(self.settings, ca=self.ca, certificate=self.certificate, key=self.key)
+        require_client_files(self.settings, ca=self.ca, certificate=self.certificate, key=self.key)
 
 
 def require_together(**settings: object) -> bool:

@@ -27,7 +27,7 @@ class Span(Protocol):
     def child(self, name: str, **attributes: Value) -> Span:
         """A span within this one that begins now."""
 
-    def note(self, **attributes: Value) -> None:
+    def set_attributes(self, **attributes: Value) -> None:
         """Adds attributes."""
 
     def headers(self) -> tuple[tuple[str, str], ...]:
@@ -49,7 +49,7 @@ class NoSpan:
     def child(self, name: str, **attributes: Value) -> Span:
         return self
 
-    def note(self, **attributes: Value) -> None:
+    def set_attributes(self, **attributes: Value) -> None:
         pass
 
     def headers(self) -> tuple[tuple[str, str], ...]:

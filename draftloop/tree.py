@@ -12,7 +12,7 @@ from draftloop.logprobs import PromptLogprobs, TokenLogprobs
 
 ROOT = -1
 # Maximum number of successors per node that a verdict may carry (2408.08696 uses 8).
-MOST_SUCCESSORS = 8
+MAX_SUCCESSORS = 8
 
 
 class TokenSource(IntEnum):

@@ -54,9 +54,9 @@ class BlockedCausal(torch.autograd.Function):
         to_query, to_key, to_value = (torch.zeros_like(part) for part in (query, key, value))
         for number, probabilities in enumerate(kept):
             rows = slice(number * BLOCK, number * BLOCK + probabilities.shape[-2])
-            seen, mine = slice(0, rows.stop), wanted[..., rows, :]
-            to_value[..., seen, :] += probabilities.transpose(-1, -2) @ mine
-            wide_scores = mine.float() @ wide[..., seen, :].transpose(-1, -2)
+            seen, wanted_rows = slice(0, rows.stop), wanted[..., rows, :]
+            to_value[..., seen, :] += probabilities.transpose(-1, -2) @ wanted_rows
+            wide_scores = wanted_rows.float() @ wide[..., seen, :].transpose(-1, -2)
             wide_scores.sub_(level[..., rows, :]).mul_(probabilities)
             scores = wide_scores.to(query.dtype)
             to_query[..., rows, :] = scores @ key[..., seen, :]

@@ -50,7 +50,7 @@ def figures_of(evaluation: dict[str, Any]) -> dict[str, Any]:
     figures["tokens"] = f"{figures['tokens']:,}"
     figures["acceptance"] = acceptance_table(evaluation)
     return figures | {
-        f"copied_{name}": said for name, said in evaluation["second_versions"].items()
+        f"copied_{name}": value for name, value in evaluation["second_versions"].items()
     }
 
 

@@ -77,7 +77,7 @@ class Checkpoint:
         return cls(model, state["momenta"], **counts, compiling=compiling)
 
 
-def left_by(run: str, bundled: Path) -> Checkpoint:
+def state_of_run(run: str, bundled: Path) -> Checkpoint:
     """The model and momenta that the run `run` left; for `BUNDLED`, the model in `bundled`.
 
     Counts start at zero, since a run that starts from another one has its own schedule.

@@ -87,7 +87,7 @@ def split(documents: Iterable[Document]) -> tuple[list[Document], list[Document]
     return training, held_out
 
 
-def found() -> tuple[list[Document], list[Document]]:
+def local_documents() -> tuple[list[Document], list[Document]]:
     """(training, held-out) documents of the standard library on this machine.
 
     Raises FileNotFoundError if there is none.
@@ -108,7 +108,7 @@ def load() -> tuple[list[Document], list[Document]]:
     models were trained on may have a name that is held out. Raises FileNotFoundError if some of the
     listed files are not here.
     """
-    training, held_out = found()
+    training, held_out = local_documents()
     listed = frozenset(HELD_OUT_LIST.read_text().splitlines())
     known = [document for document in held_out if document.name in listed]
     if missing := sorted(listed - {document.name for document in known}):
@@ -122,7 +122,7 @@ def load() -> tuple[list[Document], list[Document]]:
 
 def main() -> None:
     """Writes the list of held-out files."""
-    training, held_out = found()
+    training, held_out = local_documents()
     HELD_OUT_LIST.write_text("".join(f"{document.name}\n" for document in held_out))
     for label, documents in (("training", training), ("held out", held_out)):
         megabytes = sum(len(document.text.encode()) for document in documents) / 1e6

@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from models import attention
 from models.architecture import CONFIGURATIONS, LARGE_DRAFTER_LAYERS, build, thinned
-from models.checkpoint import BUNDLED, Checkpoint, left_by
+from models.checkpoint import BUNDLED, Checkpoint, state_of_run
 from models.layout import (
     DRAFTER_DIR,
     DRAFTERS,
@@ -73,34 +73,41 @@ class Distillation:
         """Loss in nats per token for tokens [B, L + 1]."""
         inputs, targets = tokens[:, :-1], tokens[:, 1:].flatten()
         with torch.no_grad():
-            wanted = self.teacher(input_ids=inputs, use_cache=False).logits.flatten(0, 1).float()
+            teacher_logits = (
+                self.teacher(input_ids=inputs, use_cache=False).logits.flatten(0, 1).float()
+            )
         hidden = model.model(input_ids=inputs, use_cache=False).last_hidden_state
-        drafted = model.lm_head(hidden).flatten(0, 1).float()
+        draft_logits = model.lm_head(hidden).flatten(0, 1).float()
         divergence = sum(
-            (self.divergence(wanted, drafted, heat) for heat in self.temperatures),
-            start=drafted.new_zeros(()),
+            (
+                self.divergence(teacher_logits, draft_logits, temperature)
+                for temperature in self.temperatures
+            ),
+            start=draft_logits.new_zeros(()),
         ) / len(self.temperatures)
-        truth = cross_entropy(drafted, targets)
+        truth = cross_entropy(draft_logits, targets)
         return (1 - self.truth_share) * divergence + self.truth_share * truth
 
-    def divergence(self, wanted: Tensor, drafted: Tensor, temperature: float) -> Tensor:
+    def divergence(
+        self, teacher_logits: Tensor, draft_logits: Tensor, temperature: float
+    ) -> Tensor:
         """Divergence of the draft model from the teacher; logits [N, vocabulary]."""
-        said = tempered_divergence(wanted, drafted, temperature)
+        loss = tempered_divergence(teacher_logits, draft_logits, temperature)
         if not self.overlap_share:
-            return said
-        rejected = tempered_rejection(wanted, drafted, temperature)
-        return (1 - self.overlap_share) * said + self.overlap_share * rejected
+            return loss
+        rejected = tempered_rejection(teacher_logits, draft_logits, temperature)
+        return (1 - self.overlap_share) * loss + self.overlap_share * rejected
 
 
-def tempered_divergence(wanted: Tensor, drafted: Tensor, temperature: float) -> Tensor:
+def tempered_divergence(teacher_logits: Tensor, draft_logits: Tensor, temperature: float) -> Tensor:
     """KL(teacher || draft) per token, both at `temperature`; logits [N, vocabulary]."""
-    teacher, draft = _tempered(wanted, temperature), _tempered(drafted, temperature)
+    teacher, draft = _tempered(teacher_logits, temperature), _tempered(draft_logits, temperature)
     return kl_div(draft, teacher, reduction="batchmean", log_target=True)
 
 
-def tempered_rejection(wanted: Tensor, drafted: Tensor, temperature: float) -> Tensor:
+def tempered_rejection(teacher_logits: Tensor, draft_logits: Tensor, temperature: float) -> Tensor:
     """1 - the mean overlap, sum of min(p, q), at `temperature`; logits [N, vocabulary]."""
-    teacher, draft = _tempered(wanted, temperature), _tempered(drafted, temperature)
+    teacher, draft = _tempered(teacher_logits, temperature), _tempered(draft_logits, temperature)
     return (teacher.exp() - draft.exp()).clamp(min=0).sum(-1).mean()
 
 
@@ -131,7 +138,7 @@ def first_state(
         state, name = Checkpoint.load(setting.file), setting.file.stem
     elif options.start_from or checkpoint_file(options.model).exists():
         name = options.start_from or options.model
-        state = Checkpoint.begun(left_by(name, MODELS_DIR / options.model).model)
+        state = Checkpoint.begun(state_of_run(name, MODELS_DIR / options.model).model)
     elif options.model == LARGE_DRAFTER_DIR.name:
         return Checkpoint.begun(thinned(teacher, LARGE_DRAFTER_LAYERS))
     else:

@@ -56,11 +56,16 @@ def agreement(target: Tensor, draft: Tensor, generator: torch.Generator) -> Figu
         "greedy": (target.argmax(-1) == draft.argmax(-1)).sum().item(),
     }
     noise = gumbel(target.shape, generator).to(target.device)
-    for heat in TEMPERATURES:
-        wanted, drafted = (target / heat).log_softmax(-1), (draft / heat).log_softmax(-1)
-        sums[f"overlap@{heat}"] = torch.minimum(wanted, drafted).exp().sum().item()
-        matches = (wanted + noise).argmax(-1) == (drafted + noise).argmax(-1)
-        sums[f"shared_noise@{heat}"] = matches.sum().item()
+    for temperature in TEMPERATURES:
+        target_log_probs, draft_log_probs = (
+            (target / temperature).log_softmax(-1),
+            (draft / temperature).log_softmax(-1),
+        )
+        sums[f"overlap@{temperature}"] = (
+            torch.minimum(target_log_probs, draft_log_probs).exp().sum().item()
+        )
+        matches = (target_log_probs + noise).argmax(-1) == (draft_log_probs + noise).argmax(-1)
+        sums[f"shared_noise@{temperature}"] = matches.sum().item()
     return sums
 
 
@@ -85,7 +90,7 @@ def windows(documents: list[Document], tokenizer: Tokenizer) -> Iterator[Tensor]
         yield torch.from_numpy(stream[start : start + LENGTH + 1])[None]
 
 
-def on_held_out_text(
+def evaluate_held_out(
     target: LlamaForCausalLM, draft: LlamaForCausalLM, parts: Iterable[Tensor], every: int
 ) -> dict[str, Any]:
     """Losses over all windows, and acceptance over every `every`-th one."""
@@ -107,7 +112,7 @@ def on_held_out_text(
     }
 
 
-def on_continued_text(
+def evaluate_continued(
     target: LlamaForCausalLM, draft: LlamaForCausalLM, prompts: Tensor, batch: int = 25
 ) -> Figures:
     """Acceptance on what the target itself writes after `prompts` [N, CONTINUED_FROM]."""
@@ -127,7 +132,7 @@ def on_continued_text(
     return shares(total)
 
 
-def on_second_versions(
+def evaluate_second_versions(
     target: LlamaForCausalLM, draft: LlamaForCausalLM, tokenizer: Tokenizer, files: list[Document]
 ) -> Figures:
     """Losses on beginnings of files, and on the same passages repeated with a name changed."""
@@ -186,9 +191,9 @@ def main() -> None:
     count = sum(len(tokenizer.encode(document.text).ids) for document in held_out)
     result = {
         "bytes_per_token": round(size / count, 3),
-        "held_out_text": on_held_out_text(target, draft, parts, options.every),
-        "second_versions": on_second_versions(target, draft, tokenizer, held_out),
-        "continued_text": on_continued_text(target, draft, prompt_ends(tokenizer)),
+        "held_out_text": evaluate_held_out(target, draft, parts, options.every),
+        "second_versions": evaluate_second_versions(target, draft, tokenizer, held_out),
+        "continued_text": evaluate_continued(target, draft, prompt_ends(tokenizer)),
     }
     sys.stdout.write(json.dumps(result, indent=2) + "\n")
     if options.windows is None:

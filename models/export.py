@@ -15,7 +15,7 @@ import torch
 from transformers import GenerationConfig, LlamaForCausalLM
 
 from models.architecture import CONFIGURATIONS, grow
-from models.checkpoint import BUNDLED, left_by, load_model
+from models.checkpoint import BUNDLED, load_model, state_of_run
 from models.layout import MODELS_DIR, VERIFIER_DIR, checkpoint_file
 from models.tokenizer import END_OF_TEXT_ID, for_transformers, require_same, trained
 
@@ -73,7 +73,7 @@ def main() -> None:
         model = grow(load_model(checkpoint_file(run)), layers)
         if options.share < 1:
             require_same(MODELS_DIR / name)
-            model = averaged(model, left_by(BUNDLED, MODELS_DIR / name).model, options.share)
+            model = averaged(model, state_of_run(BUNDLED, MODELS_DIR / name).model, options.share)
         publish(model, MODELS_DIR / name)
 
 

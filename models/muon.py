@@ -78,10 +78,10 @@ def muon_update(
     """
     for first, gradient in zip(firsts, gradients, strict=True):
         first.lerp_(gradient, 1 - rates.momentum)
-    wanted = torch.stack(list(gradients)).lerp(torch.stack(list(firsts)), rates.momentum)
-    rows, columns = wanted.shape[-2:]
+    updates = torch.stack(list(gradients)).lerp(torch.stack(list(firsts)), rates.momentum)
+    rows, columns = updates.shape[-2:]
     rate, scale = rates.matrix * factor, max(1.0, rows / columns) ** 0.5
-    directions = orthogonalise(wanted, rates.dtype)
+    directions = orthogonalise(updates, rates.dtype)
     for parameter, direction in zip(parameters, directions.unbind(), strict=True):
         parameter.mul_(1 - rate * rates.decay).sub_(direction, alpha=rate * scale)
 
@@ -132,14 +132,14 @@ def update_all(
 
     On a GPU, such small matrices' time is mostly spent launching kernels.
     """
-    alike: dict[tuple[int, ...], list[str]] = defaultdict(list)
+    names_by_shape: dict[tuple[int, ...], list[str]] = defaultdict(list)
     for name, parameter in parameters.items():
         assert parameter.grad is not None
         if is_hidden_matrix(name, parameter):
-            alike[tuple(parameter.shape)].append(name)
+            names_by_shape[tuple(parameter.shape)].append(name)
         else:
             adam_update(parameter, parameter.grad, momenta[name], rates, factor, step)
-    for names in alike.values():
+    for names in names_by_shape.values():
         moved = [parameters[name] for name in names]
         gradients = [parameter.grad for parameter in moved if parameter.grad is not None]
         muon_update(moved, gradients, [momenta[name]["first"] for name in names], rates, factor)

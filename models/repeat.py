@@ -21,8 +21,8 @@ from models.token_file import Tokens
 from models.tokenizer import END_OF_TEXT_ID, VOCABULARY
 
 # In a passage of few different tokens, the last token alone does not determine the next one.
-FEWEST, MOST = 16, 1024
-LEAST_PASSAGE, MOST_PASSAGE = 0.1, 0.35  # share of a record; the rest is further versions
+MIN_RECORD_SYMBOLS, MAX_RECORD_SYMBOLS = 16, 1024
+MIN_PASSAGE, MAX_PASSAGE = 0.1, 0.35  # share of a record; the rest is further versions
 CHANGED, SHORTENED = 0.6, 0.3  # shares of the versions
 
 
@@ -40,9 +40,9 @@ def version(passage: Tokens, draw: np.random.Generator) -> Tokens:
 
 def record(length: int, draw: np.random.Generator) -> Tokens:
     """`length` tokens: a passage of few or many different tokens, and further versions of it."""
-    count = int(np.exp(draw.uniform(np.log(FEWEST), np.log(MOST))))
+    count = int(np.exp(draw.uniform(np.log(MIN_RECORD_SYMBOLS), np.log(MAX_RECORD_SYMBOLS))))
     symbols = 1 + draw.choice(VOCABULARY - 1, count, replace=False)
-    size = int(length * draw.uniform(LEAST_PASSAGE, MOST_PASSAGE))
+    size = int(length * draw.uniform(MIN_PASSAGE, MAX_PASSAGE))
     passage = symbols[draw.integers(0, count, size)].astype(np.int16)
     parts = [np.array([END_OF_TEXT_ID], dtype=np.int16), passage]
     while sum(map(len, parts)) < length:

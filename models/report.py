@@ -24,7 +24,7 @@ class Report:
         self.is_compiling = True
         self.log = setting.file.with_suffix(".jsonl")
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        run_log.go_on(self.log, state.tokens)
+        run_log.truncate_after(self.log, state.tokens)
         total = setting.schedule.tokens
         self.bar = tqdm(
             total=total, initial=state.tokens, unit="tok", mininterval=10, smoothing=0.1

@@ -32,7 +32,7 @@ from models.tokenizer import END_OF_TEXT_ID, VOCABULARY, trained
 # block's length.
 LENGTHS, SHARES = (512, 1024, 2048), (0.35, 0.4, 0.25)
 # Share of a record for its first version; the rest is further ones, the last of them cut.
-LEAST_PASSAGE, MOST_PASSAGE = 0.15, 0.45
+MIN_PASSAGE, MAX_PASSAGE = 0.15, 0.45
 NAME = re.compile(r"\b[A-Za-z_]{4,}\b")
 # Many comments and forms of names: with four of each, a model copied only after those comments.
 COMMENTS = (
@@ -155,7 +155,7 @@ class Source:
 
     def record(self, ids: Sequence[int], length: int, draw: np.random.Generator) -> Tokens | None:
         """`length` tokens: whole lines and further versions of them; None if `ids` do not suit."""
-        size = int(length * draw.uniform(LEAST_PASSAGE, MOST_PASSAGE))
+        size = int(length * draw.uniform(MIN_PASSAGE, MAX_PASSAGE))
         if len(ids) < 2 * length:
             return None
         begin = int(draw.integers(len(ids) - length))

@@ -21,7 +21,7 @@ def add(log: Path, record: dict[str, Any]) -> None:
         stream.write(json.dumps(record) + "\n")
 
 
-def go_on(log: Path, tokens: int) -> None:
+def truncate_after(log: Path, tokens: int) -> None:
     """Drops records after the checkpoint at `tokens` tokens: those steps are repeated."""
-    told = [record for record in read(log) if record["tokens"] <= tokens]
-    log.write_text("".join(json.dumps(record) + "\n" for record in told))
+    kept = [record for record in read(log) if record["tokens"] <= tokens]
+    log.write_text("".join(json.dumps(record) + "\n" for record in kept))

@@ -121,8 +121,10 @@ def sample_at_once(device: str, batches: int) -> None:
     ).to(device)
     stream, revised = _texts()
     missing = [n for n in range(batches) if not file_of(n).exists()]
-    alike = [[n for n in missing if bool(n % EVERY) == plain] for plain in (True, False)]
-    parts = [kind[at : at + AT_ONCE] for kind in alike for at in range(0, len(kind), AT_ONCE)]
+    batches_of_kind = [[n for n in missing if bool(n % EVERY) == plain] for plain in (True, False)]
+    parts = [
+        kind[at : at + AT_ONCE] for kind in batches_of_kind for at in range(0, len(kind), AT_ONCE)
+    ]
     parts.sort()  # so that a run that is stopped leaves a mixture too
     for part in tqdm(parts, desc="sampling"):
         torch.manual_seed(part[0])

@@ -20,7 +20,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from models import accelerator, team
 from models.architecture import CONFIGURATIONS, build, grow, verifier_configuration
-from models.checkpoint import BUNDLED, Checkpoint, left_by
+from models.checkpoint import BUNDLED, Checkpoint, state_of_run
 from models.layout import MODELS_DIR, checkpoint_file
 from models.muon import Rates, new_momenta
 from models.schedule import Phase, Schedule, on_accelerator
@@ -123,8 +123,8 @@ def setting_from(
     name: str,
 ) -> Setting:
     """The setting that the options describe. Raises SystemExit for GPU options on a CPU."""
-    for flag, said in (("minutes", options.minutes is not None), ("dropout", options.dropout)):
-        if said and options.device == "cpu":
+    for flag, is_given in (("minutes", options.minutes is not None), ("dropout", options.dropout)):
+        if is_given and options.device == "cpu":
             raise SystemExit(f"--{flag}: must go with a GPU (--device cuda), got --device cpu")
     return Setting(
         file=checkpoint_file(options.run or name),
@@ -169,7 +169,7 @@ def main() -> None:
     if options.start_from and not setting.file.exists():
         if options.start_from == BUNDLED:
             require_same(MODELS_DIR / options.model)
-        run(setting, left_by(options.start_from, MODELS_DIR / options.model))
+        run(setting, state_of_run(options.start_from, MODELS_DIR / options.model))
     else:
         run(setting, starting_state(setting.file, config, options.seed))
 

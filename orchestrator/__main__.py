@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from draftloop.interruption import ends_at_once
+from draftloop.interruption import exit_on_interrupt
 
-with ends_at_once("orchestrator"):  # the imports take half a second
+with exit_on_interrupt("orchestrator"):  # the imports take half a second
     import sys
 
     from draftloop.rpc.role import run_role

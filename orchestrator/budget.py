@@ -90,7 +90,7 @@ class Controller:
         cost = self.verify_cost
         beside_prompts = 1 - cost.load.prompts_share
         expected = max(cost.nanoseconds(0), 1.0) / beside_prompts
-        plain = self._plain.after(PLAIN_ROUNDS, PLAIN_ROUNDS * expected)
+        plain = self._plain.rate_with(PLAIN_ROUNDS, PLAIN_ROUNDS * expected)
         rate = 0.0 if self.fixed else max(self._known_pace(), plain)
         others = (cost.load.sessions - 1) / beside_prompts
         shared = rate * (1 + others)
@@ -101,7 +101,7 @@ class Controller:
     def _known_pace(self) -> float:
         known = self.everybodys
         tokens, time = known.tokens_per_round, known.time_per_round
-        return self._pace.after(ROUNDS_OF_OTHERS * tokens, ROUNDS_OF_OTHERS * time)
+        return self._pace.rate_with(ROUNDS_OF_OTHERS * tokens, ROUNDS_OF_OTHERS * time)
 
     def worth(self, offer: Offer = NO_OFFER) -> float:
         """Expected tokens of a round, minus those that its time brings in anyway.

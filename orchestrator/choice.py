@@ -34,7 +34,7 @@ class DraftChoice:
 
     def drafts(self) -> bool:
         """Whether to draft in this round; to be called once per round."""
-        return self._controller.fixed or self._gain.shared.patience.takes(self.advantage() > 0)
+        return self._controller.fixed or self._gain.shared.patience.should_try(self.advantage() > 0)
 
     def advantage(self, offer: Offer = NO_OFFER) -> float:
         """Expected tokens of a round with a draft, minus those of a round without.
@@ -152,7 +152,7 @@ class ModelChoice(DraftChoice):
         if not pays and self._goes_on(advantage):
             return True
         between = self._rounds_between(advantage)
-        asks = self._gain.shared.asking.takes(pays, at_least=between) or opened
+        asks = self._gain.shared.asking.should_try(pays, at_least=between) or opened
         if asks:
             self._try = _Try(0 if pays else ROUNDS_OF_TRY - 1, offer)
         return asks
@@ -186,7 +186,7 @@ class ModelChoice(DraftChoice):
         pays = advantage > 0 and self._repays(committed, advantage)
         # A text that does not fit into a drafter must not use up a try.
         openings = self._gain.shared.openings if self.drafter.fits(committed) else None
-        opens = self._controller.fixed or (openings.takes(pays) if openings else pays)
+        opens = self._controller.fixed or (openings.should_try(pays) if openings else pays)
         if opens:
             self.drafter.open(committed, self._waits_s(committed, advantage))
         return opens

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from draftloop.interruption import ends_at_once
+from draftloop.interruption import exit_on_interrupt
 
-with ends_at_once("draftloop"):  # imports take a second
+with exit_on_interrupt("draftloop"):  # imports take a second
     import io
     import os
     import sys

@@ -56,10 +56,10 @@ def _names(url: str, model: str | None, tenant: str | None) -> list[str]:
     """The namespaces that have a log and match the options."""
     from phrase_store.log import list_namespaces
     from phrase_store.namespace import owners_of
-    from phrase_store.transfer import PATIENT
+    from phrase_store.transfer import LONG_TIMEOUTS
 
     _require_shared(url)
-    names = list_namespaces(url, PATIENT)
+    names = list_namespaces(url, LONG_TIMEOUTS)
     return [
         name
         for name, (owner, of) in zip(names, map(owners_of, names), strict=True)
@@ -69,10 +69,10 @@ def _names(url: str, model: str | None, tenant: str | None) -> list[str]:
 
 def _logs(url: str, names: list[str]) -> Iterator[tuple[str, PhraseLog]]:
     """Each namespace's log with its name. A log is open until the next one is requested."""
-    from phrase_store.transfer import open_patiently
+    from phrase_store.transfer import open_with_long_timeouts
 
     for name in names:
-        with open_patiently(url, name) as log:
+        with open_with_long_timeouts(url, name) as log:
             yield name, log
 
 

@@ -13,7 +13,7 @@ import typer
 from draftloop.config import Dtype, ModelServiceSettings
 from draftloop.errors import DraftloopError, StartupFailure
 from draftloop.speculation import STRATEGIES
-from draftloop.suggestion import flag_of, unknown_flag
+from draftloop.suggestion import flag_of, unknown_flag_message
 from orchestrator.cli_common import clear_errors, console
 from orchestrator.config import OrchestratorSettings
 from orchestrator.launcher import Stack, interruptible
@@ -99,7 +99,7 @@ def _refuse_unknown(words: list[str]) -> None:
         raise StartupFailure(f"{word}: `draftloop up` takes flags alone")
     roles = [role for role, names in ROLES_SETTINGS.items() if flag in map(flag_of, names)]
     if not roles:
-        raise StartupFailure(unknown_flag(flag, ["config", *StackConfig.model_fields]))
+        raise StartupFailure(unknown_flag_message(flag, ["config", *StackConfig.model_fields]))
     own = [word] if separator or not following or following.startswith("-") else [word, following]
     key = f"{roles[0]}_flags"
     raise StartupFailure(

@@ -166,7 +166,7 @@ class Deployment:
                 target=self.verifier,
             ),
             costs=costs,
-            left=request.likely_left,
+            left=request.expected_remaining,
         )
         if strategy == FUSED:
             configured = bool(self.settings.drafter_addresses)
@@ -198,12 +198,12 @@ class Deployment:
         # An index of its own: it holds only this request's text.
         own = PhraseSession(
             request.prompt,
-            request.likely_left(len(request.prompt)),
+            request.expected_remaining(len(request.prompt)),
             stop_token_ids=request.stop_token_ids,
             calibration=self._calibrations.of(request.sampling.temperature),
             prediction=request.prediction,
         )
-        return Drafting(PhraseSource(own, most_leaves=1), phrases, choice)
+        return Drafting(PhraseSource(own, max_leaves=1), phrases, choice)
 
     def _phrases(self, request: GenerationRequest) -> PhraseSession | None:
         """The phrases that the request reads, and writes for others."""
@@ -211,7 +211,7 @@ class Deployment:
             request.access(self.verifier.model_fingerprint),
             request.prompt,
             vocabulary_size=self.verifier.vocabulary_size,
-            expected_tokens=request.likely_left(len(request.prompt)),
+            expected_tokens=request.expected_remaining(len(request.prompt)),
             publishes=True,
             harvests=request.speculation.ouroboros.harvest,
             stop_token_ids=request.stop_token_ids,
@@ -237,7 +237,7 @@ class Deployment:
         info = self.verifier
         said = request.speculation
         limit = said.max_draft_tokens
-        most = said.most_nodes(request.strategy) or self.settings.max_draft_tokens
+        most = said.max_nodes_of(request.strategy) or self.settings.max_draft_tokens
         return Controller(
             max_nodes=min(limit or most, info.max_draft_nodes),
             verify_cost=VerifyCost(
@@ -247,7 +247,7 @@ class Deployment:
                 load=self._verifier_load,
             ),
             fixed=limit is not None,
-            whole=said.most_nodes(request.strategy) is not None,
+            whole=said.max_nodes_of(request.strategy) is not None,
             drafter_shares=self.drafter is not None and self.drafter.shares_processor(info),
             everybodys=self._gains.pace_of(said.method, request.sampling.temperature),
         )
@@ -269,4 +269,4 @@ def _drafts_from(request: GenerationRequest) -> DraftsFrom:
 def _context_of(request: GenerationRequest) -> int:
     """Tokens in the request's text halfway through its expected output."""
     held = len(request.prompt)
-    return held + request.likely_left(held) // 2
+    return held + request.expected_remaining(held) // 2

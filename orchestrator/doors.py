@@ -23,7 +23,7 @@ class Doors(RoleServer):
         http: HttpServer | None,
         front: Front,
     ) -> None:
-        super().__init__(service_name, settings, last_words_s=LAST_WORDS_S)
+        super().__init__(service_name, settings, end_calls_grace_s=LAST_WORDS_S)
         self._http = http
         self._front = front
         self._following: asyncio.Task[None] | None = None
@@ -45,7 +45,7 @@ class Doors(RoleServer):
         """Keeps the gRPC health status equal to `/ready`: whether a verifier is available."""
         while True:
             await asyncio.sleep(LOOK_S)
-            await self.welcome(ready=self._front.deployment.ready)
+            await self.set_serving(ready=self._front.deployment.ready)
 
     @property
     def busy(self) -> bool:

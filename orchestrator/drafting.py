@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from draftloop.errors import Unavailable
-from draftloop.pieces import in_pieces
+from draftloop.pieces import run_in_pieces
 from draftloop.tree import (
     EMPTY_TREE,
     Draft,
@@ -68,7 +68,7 @@ class Drafting:
         The first `observe` or `propose` indexes whatever is left in one go.
         """
         if self._source is not None:
-            await in_pieces(self._source.reading())
+            await run_in_pieces(self._source.index_steps())
 
     async def propose(
         self, committed: Sequence[int], verdict: Verdict | None, budget: DraftBudget

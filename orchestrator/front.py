@@ -91,7 +91,9 @@ class Front:
         metered = _metered(generation, caller.name)
         with tracing.span("request", headers, strategy=strategy) as span, metered:
             yield
-            span.note(output_tokens=generation.output_length, rounds=generation.figures.rounds)
+            span.set_attributes(
+                output_tokens=generation.output_length, rounds=generation.figures.rounds
+            )
 
 
 @contextlib.asynccontextmanager
@@ -102,7 +104,7 @@ async def reading(deadline: Deadline) -> AsyncIterator[None]:
     """
     try:
         with counting_refusals():
-            async with deadline.bounding():
+            async with deadline.enforced():
                 yield
     except asyncio.CancelledError:
         if deadline.reached:  # gRPC noticed it before we did, and cancelled the call

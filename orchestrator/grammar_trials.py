@@ -47,7 +47,7 @@ class GrammarTrials:
         Overloaded if too many requests wait. Cancelling this also ends the trial.
         """
         grammar.validate()
-        grammar.require_end(served.stop_token_ids)
+        grammar.require_stop_token(served.stop_token_ids)
         folder, stops = str(self._folder.resolve()), served.stop_token_ids
         model = Model(folder=folder, vocabulary_size=served.vocabulary_size, stop_token_ids=stops)
         if (model, grammar) not in self._found:
@@ -58,7 +58,7 @@ class GrammarTrials:
         if len(self._found) > MOST_REMEMBERED:
             self._found.popitem(last=False)
         if wrong is not None:
-            raise InvalidInput.passed_on(grammar.field, wrong)
+            raise InvalidInput.from_description(grammar.field, wrong)
 
     async def close(self) -> None:
         """Ends the processes."""
@@ -116,7 +116,7 @@ class _Trials:
         if unfit is not None:
             await trials.end()
             rule = f"cannot be followed with this model's tokenizer ({unfit})"
-            raise InvalidInput.passed_on("grammar", rule)
+            raise InvalidInput.from_description("grammar", rule)
         return trials
 
     async def ask(self, grammar: Grammar) -> str | None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Self
 
-from draftloop.bundled import ONLY_IN_A_CLONE, is_left_behind
+from draftloop.bundled import ONLY_IN_A_CLONE, is_missing_bundled_model
 from draftloop.environment import prefix_of
 from draftloop.errors import StartupFailure
 from draftloop.model_info import require_model_folder, vocabulary_fingerprint
@@ -152,7 +152,7 @@ class Stack:
     def _missing_models(self) -> Iterator[str]:
         folders = {"target": self.config.target, "draft": self.config.draft}
         named = {name: folder for name, folder in folders.items() if folder is not None}
-        left = [name for name, folder in named.items() if is_left_behind(folder)]
+        left = [name for name, folder in named.items() if is_missing_bundled_model(folder)]
         if left:
             flags = ", ".join(f"--{name}" for name in left)
             yield f"{', '.join(left)}: {ONLY_IN_A_CLONE} ({flags})"

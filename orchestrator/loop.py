@@ -151,7 +151,7 @@ class Generation:
         asked, fallbacks = time.perf_counter_ns(), self.figures.fallback_rounds
         with of.child("draft") as span:
             draft = await self.drafting.propose(self.committed, verdict, self._budget())
-            span.note(nodes=len(draft.tree), **draft.timings.attributes())
+            span.set_attributes(nodes=len(draft.tree), **draft.timings.attributes())
         waited = time.perf_counter_ns() - asked
         fell_back = self.figures.fallback_rounds > fallbacks
         self._times = RoundTimes(draft_ns=waited, fell_back=fell_back)
@@ -173,7 +173,7 @@ class Generation:
         with of.child("verify") as span:
             answer = await self.verifier.verify(self.committed, draft.tree)
             accepted = len(answer.verdict.accepted_nodes)
-            span.note(accepted=accepted, **answer.timings.attributes())
+            span.set_attributes(accepted=accepted, **answer.timings.attributes())
         self._times.verify_ns = time.perf_counter_ns() - asked
         # Whether the verdict comes from a session that was reopened during this round.
         self._times.reopened = self.verifier.reopened > self.figures.reopened_sessions

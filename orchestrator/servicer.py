@@ -14,7 +14,7 @@ from draftloop.logprobs import TokenLogprobs
 from draftloop.request import check_token_ids
 from draftloop.rpc import convert
 from draftloop.rpc.convert_generation import PHRASE_STORE, PLAIN_FIGURES, TIMINGS
-from draftloop.rpc.fields import taken
+from draftloop.rpc.fields import field_values
 from draftloop.speculation import STRATEGIES
 from draftloop.tree import TokenSource
 from orchestrator.access import Caller, bearer_token
@@ -114,7 +114,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
             strategies=STRATEGIES,
             default_strategy=deployment.settings.default_strategy,
             default_max_tokens=deployment.settings.limit(ends_itself=False),
-            phrases=pb.PhraseStoreInfo(**taken(deployment.store.info(), PHRASE_STORE)),
+            phrases=pb.PhraseStoreInfo(**field_values(deployment.store.info(), PHRASE_STORE)),
         )
 
     async def _served(
@@ -179,9 +179,9 @@ def _summary(generation: Generation) -> pb.GenerationSummary:
                 pb.EndFigures(reason=end.name.lower(), rounds=rounds)
                 for end, rounds in sorted(figures.ends.items())
             ],
-            **_up_to(MOST_COUNT, taken(figures, PLAIN_FIGURES)),
+            **_up_to(MOST_COUNT, field_values(figures, PLAIN_FIGURES)),
         ),
-        timings=pb.GenerationTimings(**_up_to(MOST_NS, taken(generation.timings, TIMINGS))),
+        timings=pb.GenerationTimings(**_up_to(MOST_NS, field_values(generation.timings, TIMINGS))),
     )
 
 

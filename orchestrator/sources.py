@@ -8,7 +8,7 @@ from typing import Protocol
 from draftloop.lookahead import LookaheadParameters, LookaheadWindow
 from draftloop.ngram_pool import NgramPool
 from draftloop.phrase import MAX_CONTEXT
-from draftloop.pieces import at_once
+from draftloop.pieces import run_at_once
 from draftloop.tree import ROOT, DraftBudget, DraftTree, TokenSource, Verdict
 from draftloop.tree_builder import TreeBuilder
 from phrase_store.session import PhraseSession
@@ -22,7 +22,7 @@ PIECE_TOKENS = 128
 class Source(Protocol):
     """Drafts from tokens alone, in microseconds."""
 
-    def reading(self) -> Iterator[None]:
+    def index_steps(self) -> Iterator[None]:
         """Indexes the prompt, one piece per step; the first draft indexes whatever is left."""
 
     def propose(self, committed: Sequence[int], budget: DraftBudget) -> DraftTree:
@@ -35,17 +35,17 @@ class Source(Protocol):
 class PhraseSource:
     """`prompt_lookup`, and the free source of other strategies: the likeliest phrases."""
 
-    def __init__(self, phrases: PhraseSession, most_leaves: int | None = None) -> None:
+    def __init__(self, phrases: PhraseSession, max_leaves: int | None = None) -> None:
         self._phrases = phrases
-        self._most_leaves = most_leaves
+        self._most_leaves = max_leaves
 
-    def reading(self) -> Iterator[None]:
+    def index_steps(self) -> Iterator[None]:
         """Indexes the prompt, one piece per step."""
-        return self._phrases.reading()
+        return self._phrases.index_steps()
 
     def propose(self, committed: Sequence[int], budget: DraftBudget) -> DraftTree:
-        """A tree of at most `most_leaves` branches."""
-        return self._phrases.propose(committed, budget, most_leaves=self._most_leaves)
+        """A tree of at most `max_leaves` branches."""
+        return self._phrases.propose(committed, budget, max_leaves=self._most_leaves)
 
     def observe(self, committed: Sequence[int], new: int, draft: DraftTree, said: Verdict) -> None:
         """Indexes the new tokens, and records which nodes of the last proposal were right."""
@@ -57,7 +57,7 @@ class PhraseSource:
 class LookaheadSource:
     """`lookahead`: window and pooled n-grams in one forward of the target (2402.02057).
 
-    `reading` pools the n-grams of `text` piece by piece; the first draft pools whatever is left.
+    `index_steps` pools the n-grams of `text` piece by piece; the first draft pools what is left.
     No n-gram continues after one of `stop_token_ids`.
     """
 
@@ -73,7 +73,7 @@ class LookaheadSource:
         self._reading = self._read(tuple(text))
         self._placed = DraftTree()
 
-    def reading(self) -> Iterator[None]:
+    def index_steps(self) -> Iterator[None]:
         """Pools the prompt's n-grams, one piece per step."""
         return self._reading
 
@@ -88,7 +88,7 @@ class LookaheadSource:
         If the budget has no room for both, up to half of it is kept for the window, which is where
         new n-grams come from.
         """
-        at_once(self._reading)
+        run_at_once(self._reading)
         depth, nodes = budget.max_depth, budget.max_nodes
         builder = self._ngrams(committed[-1], depth, nodes)
         left = nodes - self._window.reserved(depth, nodes)
@@ -109,7 +109,7 @@ class LookaheadSource:
 
     def observe(self, committed: Sequence[int], new: int, draft: DraftTree, said: Verdict) -> None:
         """Advances the window by the target's predictions, and pools the n-grams that result."""
-        at_once(self._reading)
+        run_at_once(self._reading)
         if draft is self._placed and len(said.node_predictions) == len(draft) > 0:
             self._pool.insert(self._window.advance(said.node_predictions))
         self._pool.extend(committed[len(committed) - new :])

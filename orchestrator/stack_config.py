@@ -30,7 +30,7 @@ from draftloop.config import (
 from draftloop.environment import PHRASES_URL
 from draftloop.errors import StartupFailure
 from draftloop.speculation import FUSED
-from draftloop.suggestion import nearest, unknown
+from draftloop.suggestion import nearest, unknown_name_message
 
 # The launcher and more than one role need to know these folders.
 MODELS = {"target": "DRAFTLOOP_VERIFIER_MODEL", "draft": "DRAFTLOOP_DRAFTER_MODEL"}
@@ -145,5 +145,7 @@ class StackConfig(BaseModel):
 def _refuse_unknown(keys: Iterable[str], known: Iterable[str]) -> None:
     """Raises StartupFailure naming every unknown key and what may have been meant."""
     known = list(known)
-    if mistakes := [unknown(key, "key", nearest(key, known)) for key in keys if key not in known]:
+    if mistakes := [
+        unknown_name_message(key, "key", nearest(key, known)) for key in keys if key not in known
+    ]:
         raise StartupFailure("\n".join(mistakes))

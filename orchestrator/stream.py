@@ -134,7 +134,7 @@ def _meaning(error: grpc.aio.AioRpcError) -> DraftloopError:
     text = error.details() or error.code().name
     if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
         field, _, description = text.partition(": ")
-        return InvalidInput.passed_on(field, description)
+        return InvalidInput.from_description(field, description)
     if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return overloaded(error) or Unavailable(f"{text} (--max-message-bytes)")
     if error.code() is grpc.StatusCode.NOT_FOUND:

@@ -24,16 +24,16 @@ class BreakerPolicy:
 
     failures: int = 3  # in a row, until it opens
     first_pause_s: float = 0.1
-    longest_pause_s: float = 2.0
+    max_pause_s: float = 2.0
     growth: float = 2.0  # of the pause, with every probe that fails
 
 
 class CircuitBreaker:
     """Shared by the threads that call one service.
 
-    Every admitted caller must report `succeeded` or `failed`. Pauses are shortened by a random
-    share of up to one half, so that processes that lost the service together do not probe it
-    together.
+    Every admitted caller must report `record_success` or `record_failure`. Pauses are shortened by
+    a random share of up to one half, so that processes that lost the service together do not probe
+    it together.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class CircuitBreaker:
         """The current state."""
         return self._state
 
-    def admits(self) -> bool:
+    def allows_call(self) -> bool:
         """Whether the caller may call now; after a pause only one caller may."""
         with self._lock:
             if self._state is BreakerState.CLOSED:
@@ -68,7 +68,7 @@ class CircuitBreaker:
             return False
 
     def wait_s(self) -> float:
-        """Seconds to wait before `admits` may return True; 0 while the breaker is closed."""
+        """Seconds to wait before `allows_call` may return True; 0 while the breaker is closed."""
         with self._lock:
             if self._state is BreakerState.CLOSED:
                 return 0.0
@@ -76,14 +76,14 @@ class CircuitBreaker:
                 return self._policy.first_pause_s
             return max(self._opens_until - self._clock(), 0.0)
 
-    def succeeded(self) -> None:
+    def record_success(self) -> None:
         """Reports a success, which closes the breaker."""
         with self._lock:
             self._state = BreakerState.CLOSED
             self._failures = 0
             self._pause_s = self._policy.first_pause_s
 
-    def failed(self) -> None:
+    def record_failure(self) -> None:
         """Reports a failure; while open, that of a call begun earlier, which changes nothing."""
         with self._lock:
             self._failures += 1
@@ -91,7 +91,7 @@ class CircuitBreaker:
                 self._open()
             elif self._state is BreakerState.HALF_OPEN:
                 grown = self._pause_s * self._policy.growth
-                self._pause_s = min(grown, self._policy.longest_pause_s)
+                self._pause_s = min(grown, self._policy.max_pause_s)
                 self._open()
 
     def _open(self) -> None:

@@ -55,7 +55,7 @@ class PhraseSettings(BaseSettings):
 
     @field_validator("phrases_url")
     @classmethod
-    def _known_log(cls, url: str) -> str:
+    def _check_phrases_url(cls, url: str) -> str:
         try:
             check_usable(url)
         except InvalidInput as error:

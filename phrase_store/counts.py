@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 
 from draftloop.phrase import MAX_CONTEXT
 from draftloop.runtime.compiling import compiled
-from phrase_store.lanes import LANES, equal_lanes, fetch, how_many, least_lane, lowest
+from phrase_store.lanes import LANES, count_bits, equal_lanes, least_lane, lowest_bit, prefetch
 
 WAYS = LANES  # entries in a bucket
 ALL_WAYS = np.uint32((1 << WAYS) - 1)
 BUCKET_WORDS = 4 * WAYS
 TOKEN, COUNT, TICK = WAYS, 2 * WAYS, 3 * WAYS  # where each field starts in its bucket
-MOST_CONTINUATIONS = 8  # of one context, and children of one node
+MAX_CONTINUATIONS = 8  # of one context, and children of one node
 
 UNIT = 1024.0  # counts are stored in units of 1/1024, so that all words are integers
-MOST_UNITS = 2.0**32 - 1
+MAX_UNITS = 2.0**32 - 1
 
 CLOCK, ENTRIES, EVICTIONS = 0, 1, 2  # indices into a table's state
 
@@ -89,14 +89,14 @@ def decayed(table: Table, place: int) -> float:
 def _way_for(table: Table, start: int, siblings: np.uint32) -> Any:
     """The way for a new entry: an empty one, otherwise that of the least decayed count.
 
-    `siblings`: mask of the context's own ways. A context that already has MOST_CONTINUATIONS
+    `siblings`: mask of the context's own ways. A context that already has MAX_CONTINUATIONS
     replaces one of its own.
     """
     empty = equal_lanes(table.words, start, 0)
-    complete = how_many(siblings) >= MOST_CONTINUATIONS
+    complete = count_bits(siblings) >= MAX_CONTINUATIONS
     if empty and not complete:
         table.state[ENTRIES] += 1
-        return lowest(empty)
+        return lowest_bit(empty)
     table.state[EVICTIONS] += 1
     return least_lane(
         table.words,
@@ -116,14 +116,14 @@ def count_one(table: Table, key: np.uint64, token: int, weight: float) -> None:
     siblings = equal_lanes(table.words, start, fingerprint)
     found = siblings & equal_lanes(table.words, start + TOKEN, token)
     if found:
-        place = start + int(lowest(found))
+        place = start + int(lowest_bit(found))
         units = (decayed(table, place) + weight) * UNIT
     else:
         place = start + int(_way_for(table, start, siblings))
         units = weight * UNIT
         table.words[place] = fingerprint
         table.words[place + TOKEN] = token
-    table.words[place + COUNT] = np.uint32(min(units, MOST_UNITS))
+    table.words[place + COUNT] = np.uint32(min(units, MAX_UNITS))
     table.words[place + TICK] = table.state[CLOCK]
 
 
@@ -138,7 +138,7 @@ def _touch(words: Words, text: Integers, first: int, position: int) -> None:
         key = mixed(key, text[earlier])
         start = bucket_of(words, key)
         for line in range(start, start + BUCKET_WORDS, WAYS):
-            fetch(words, line)
+            prefetch(words, line)
 
 
 @compiled

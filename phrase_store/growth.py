@@ -13,7 +13,7 @@ from draftloop.runtime.calibrating import correct
 from draftloop.runtime.compiling import compiled
 from draftloop.tree import TokenSource
 from phrase_store.counts import (
-    MOST_CONTINUATIONS,
+    MAX_CONTINUATIONS,
     SEED,
     TOKEN,
     Floats,
@@ -26,15 +26,15 @@ from phrase_store.counts import (
     fingerprint_of,
     mixed,
 )
-from phrase_store.lanes import equal_lanes, lowest
+from phrase_store.lanes import equal_lanes, lowest_bit
 from phrase_store.stops import Stops, is_among
 
-MOST_BLENDED = 16  # tokens considered after one node
-LEAST_NEWS = 0.05  # smaller counts are leftovers of decay
+MAX_BLENDED = 16  # tokens considered after one node
+MIN_COUNT = 0.05  # smaller counts are leftovers of decay
 # Escape weights of contexts of 1, 2, ... tokens: how much each doubts what it saw once. What
 # followed one equal token is right one time in seven, what followed six or more, three in four.
 ESCAPES = np.array([6.0, 1.5, 0.8, 0.55, 0.43, 0.33, 0.3, 0.3])
-LEAST_MASS = 0.01  # with less probability mass left, shorter contexts are not looked up
+MIN_MASS = 0.01  # with less probability mass left, shorter contexts are not looked up
 OWN_SOURCE, SHARED_SOURCE = int(TokenSource.PROMPT_LOOKUP), int(TokenSource.PHRASE)
 RECYCLED_SOURCE = int(TokenSource.RECYCLED)
 # First guess of the probability that the target's n-th likeliest successor elsewhere is right here.
@@ -88,8 +88,8 @@ def look_up(table: Table, key: np.uint64, own: bool, row: NodeRecords, known: in
     fingerprint = fingerprint_of(key)
     before = known
     ways = equal_lanes(table.words, start, fingerprint)
-    while ways and known - before < MOST_CONTINUATIONS:
-        place = start + int(lowest(ways))
+    while ways and known - before < MAX_CONTINUATIONS:
+        place = start + int(lowest_bit(ways))
         ways &= ways - np.uint32(1)
         token = np.int32(table.words[place + TOKEN])
         found = 0
@@ -109,18 +109,18 @@ def look_up(table: Table, key: np.uint64, own: bool, row: NodeRecords, known: in
 
 
 @compiled
-def news(row: NodeRecords, known: int, blended: NodeRecords, found: int) -> int:
+def subtract_counted(row: NodeRecords, known: int, blended: NodeRecords, found: int) -> int:
     """Subtracts from the counts of `row` what longer contexts have already counted.
 
     Sets each continuation's `rank`, its index in `blended`, and adds new tokens there. Returns how
-    many `blended` holds now, at most MOST_BLENDED.
+    many `blended` holds now, at most MAX_BLENDED.
     """
     for place in range(known):
         rank = 0
         while rank < found and blended[rank].token != row[place].token:
             rank += 1
         row[place].rank = rank
-        if rank == MOST_BLENDED:
+        if rank == MAX_BLENDED:
             continue  # shorter contexts' further tokens matter least
         if rank == found:
             found += 1
@@ -155,11 +155,11 @@ def blend(
     for level in range(length - 1, -1, -1):
         known = look_up(own, keys[level], True, row, 0)
         known = look_up(shared, keys[level], False, row, known)
-        found = news(row, known, blended, found)
+        found = subtract_counted(row, known, blended, found)
         total = weighted = distinct = 0.0
         for place in range(known):
             count = row[place].own + row[place].others
-            if count <= LEAST_NEWS:  # must not vote, nor count as distinct
+            if count <= MIN_COUNT:  # must not vote, nor count as distinct
                 row[place].own = row[place].others = 0.0
                 continue
             total += count
@@ -170,23 +170,23 @@ def blend(
         trust = mass * total / (total + ESCAPES[level] * distinct)
         for place in range(known):
             rank = row[place].rank
-            if rank < MOST_BLENDED:
+            if rank < MAX_BLENDED:
                 of_own = trust * OWN_WEIGHT * row[place].own / weighted
                 blended[rank].weight += of_own + trust * row[place].others / weighted
                 blended[rank].weight_of_own += of_own
         mass -= trust
-        if mass < LEAST_MASS:
+        if mass < MIN_MASS:
             break
     return found
 
 
 @compiled
 def likeliest(blended: NodeRecords, found: int, kept: NodeRecords) -> int:
-    """Copies the best MOST_CONTINUATIONS to `kept`, best first; ties go to the lower token id.
+    """Copies the best MAX_CONTINUATIONS to `kept`, best first; ties go to the lower token id.
 
     Overwrites the weights of those copied. Returns how many there are.
     """
-    count = min(found, MOST_CONTINUATIONS)
+    count = min(found, MAX_CONTINUATIONS)
     for rank in range(count):
         best = 0
         for other in range(1, found):
@@ -299,7 +299,7 @@ def grow_nodes(
     stops: Stops,
     nodes: NodeRecords,
     max_depth: int,
-    most_leaves: int,
+    max_leaves: int,
     least: float,
 ) -> int:
     """Fills `nodes` best first, parents before children; returns how many there are.
@@ -308,12 +308,12 @@ def grow_nodes(
     phrases would have proposed. No node's corrected path probability is below `least`. Nothing
     follows a node whose token is one of `stops`.
     """
-    row = np.empty(2 * MOST_CONTINUATIONS, CONTINUATION)
-    blended = np.empty(MOST_BLENDED, CONTINUATION)
-    kept = np.empty(MOST_CONTINUATIONS, CONTINUATION)
+    row = np.empty(2 * MAX_CONTINUATIONS, CONTINUATION)
+    blended = np.empty(MAX_BLENDED, CONTINUATION)
+    kept = np.empty(MAX_CONTINUATIONS, CONTINUATION)
     nothing = np.empty(0, np.int32)
     # Upper bound: the root and every node open at most so many ends.
-    ends = np.empty((nodes.size + 1) * (MOST_CONTINUATIONS + successors.shape[1]), PHRASE_NODE)
+    ends = np.empty((nodes.size + 1) * (MAX_CONTINUATIONS + successors.shape[1]), PHRASE_NODE)
     has_child = np.zeros(nodes.size + 1, np.bool_)
     recent = np.empty(MAX_CONTEXT, np.int32)
     count = opened = leaves = 0
@@ -330,7 +330,7 @@ def grow_nodes(
             opened = open_ends(
                 kept, best, recycled, node, depth + 1, run + 1, reach, calibration, ends, opened
             )
-        end = best_end(ends, opened, leaves < most_leaves, has_child)
+        end = best_end(ends, opened, leaves < max_leaves, has_child)
         if end < 0 or ends[end].priority < least:
             return count
         nodes[count] = ends[end]
@@ -364,7 +364,7 @@ def grow_into(
     integers: Integers,
     values: Floats,
     max_depth: int,
-    most_leaves: int,
+    max_leaves: int,
     least: float,
 ) -> int:
     """`grow_nodes` with arguments that numba converts in microseconds; returns the node count.
@@ -376,7 +376,7 @@ def grow_into(
     own = Table(own_words, own_state, own_decay)
     shared = Table(shared_words, shared_state, shared_decay)
     count = grow_nodes(
-        own, shared, successors, calibration, context, run, stops, nodes, max_depth, most_leaves,
+        own, shared, successors, calibration, context, run, stops, nodes, max_depth, max_leaves,
         least,
     )  # fmt: skip
     for node in range(count):

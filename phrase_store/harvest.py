@@ -35,9 +35,9 @@ def harvest(
         else:
             past = (*before, token)[-MAX_CONTEXT:]
         pasts.append(past)
-        said = verdict.root_prediction if parent == ROOT else verdict.node_predictions[parent]
+        prediction = verdict.root_prediction if parent == ROOT else verdict.node_predictions[parent]
         # A node that the target predicted after its parent is already in the parent's run.
-        if node in accepted or token == said or draft.sources[node] is TokenSource.LOOKAHEAD:
+        if node in accepted or token == prediction or draft.sources[node] is TokenSource.LOOKAHEAD:
             continue
         if past is not None:
             run = _run(node, children, verdict, stop_token_ids)

@@ -16,9 +16,9 @@ import numpy as np
 
 from draftloop.calibration import Calibration
 from draftloop.phrase import MAX_CONTEXT, Phrase
-from draftloop.tree import MOST_SUCCESSORS, SOURCES, DraftBudget, DraftTree
+from draftloop.tree import MAX_SUCCESSORS, SOURCES, DraftBudget, DraftTree
 from phrase_store import counts, growth, run
-from phrase_store.stops import Stops, in_order
+from phrase_store.stops import Stops, sorted_stops
 
 # Number of tokens inserted until a count is worth half.
 HALF_LIFE_TOKENS = 2_000_000
@@ -32,8 +32,8 @@ PAGE_WORDS, TOUCHED_WORDS = 1 << 10, 1 << 19
 _ONE = np.ones(1)
 _NO_LOCK = contextlib.nullcontext()
 _NOTHING = counts.Table(words=np.zeros(0, np.uint32), state=np.zeros(3, np.int64), decay=0.0)
-_NO_STOPS = in_order(())
-_NO_SUCCESSORS = np.zeros((0, MOST_SUCCESSORS), np.int32)
+_NO_STOPS = sorted_stops(())
+_NO_SUCCESSORS = np.zeros((0, MAX_SUCCESSORS), np.int32)
 
 
 class PhraseIndex:
@@ -93,7 +93,7 @@ class PhraseIndex:
         self, text: counts.Integers, starts: counts.Totals, contexts: counts.Totals,
         weights: counts.Floats, begin: int, end: int,
     ) -> None:  # fmt: skip
-        """Counts runs (see `counts.count_runs`); does nothing after `let_go`."""
+        """Counts runs (see `counts.count_runs`); does nothing after `free`."""
         with self.lock:
             if self.table.words.size:
                 counts.count_runs(*self.table, text, starts, contexts, weights, begin, end)
@@ -106,7 +106,7 @@ class PhraseIndex:
             if self.table.words is known:  # not let go meanwhile
                 self._exchange(fresh)
 
-    def let_go(self) -> None:
+    def free(self) -> None:
         """Frees the memory. From now on the index is empty and counts nothing."""
         with self.lock:
             self._exchange(_NOTHING.words)
@@ -145,7 +145,7 @@ def grow(
     own: PhraseIndex | None,
     calibration: Calibration,
     successors: growth.Successors | None = None,
-    most_leaves: int | None = None,
+    max_leaves: int | None = None,
     run_before: int = 0,
     stops: Stops = _NO_STOPS,
 ) -> Grown:
@@ -153,13 +153,13 @@ def grow(
 
     `own` and `shared`: indexes of the request's own text, which counts four times, and of shared
     phrases. They must differ; both are locked during the call.
-    `successors` [vocabulary, MOST_SUCCESSORS]: the target's likeliest successors of each token,
+    `successors` [vocabulary, MAX_SUCCESSORS]: the target's likeliest successors of each token,
     best first, -1 for none.
-    `most_leaves` bounds the branches: 1 is a chain, 0 no draft.
+    `max_leaves` bounds the branches: 1 is a chain, 0 no draft.
     `run_before`: the run that the context ends with (see `follow`).
     Nothing follows a drafted token that is one of `stops`.
     """
-    leaves = budget.max_nodes if most_leaves is None else most_leaves
+    leaves = budget.max_nodes if max_leaves is None else max_leaves
     if min(budget.max_nodes, budget.max_depth, leaves) < 1:
         return NOTHING_GROWN
     integers = np.empty((4, budget.max_nodes), np.int32)

@@ -30,7 +30,7 @@ class Intake:
         self._figures = figures
         self.successors: SuccessorTable | None = None  # cleared together with the phrases
         self._origins: OrderedDict[int, None] = OrderedDict()
-        self._door = threading.Lock()
+        self._lock = threading.Lock()
 
     def prepare(self) -> None:
         """Makes the system allocate the index's memory now, so that nobody waits for it later."""
@@ -43,12 +43,12 @@ class Intake:
 
     def take(self, records: Sequence[bytes]) -> None:
         """Counts records from the log, except those of requests that `learn` was called for."""
-        said = unpack.unpack(records, self._origins, self._vocabulary_size)
-        if said.cleared:
+        unpacked = unpack.unpack(records, self._origins, self._vocabulary_size)
+        if unpacked.cleared:
             self.forget()
-        unpack.count_into(self._index, said.runs)
-        self._figures.skipped += said.skipped
-        self._figures.received += said.runs.contexts.size
+        unpack.count_into(self._index, unpacked.runs)
+        self._figures.skipped += unpacked.skipped
+        self._figures.received += unpacked.runs.contexts.size
 
     def forget(self) -> None:
         """Forgets everything learned so far."""
@@ -58,7 +58,7 @@ class Intake:
         self._index.touch()
 
     def _remember(self, origin: int) -> None:
-        with self._door:
+        with self._lock:
             self._origins[origin] = None
             self._origins.move_to_end(origin)
             if len(self._origins) > REMEMBERED_ORIGINS:

@@ -35,12 +35,12 @@ def _address(context: Any, builder: Any, array_type: Any, array: Any, start: Any
     return builder.gep(data, [start])
 
 
-def _sixteen(context: Any, builder: Any, array_type: Any, array: Any, start: Any) -> Any:
+def _load_sixteen(context: Any, builder: Any, array_type: Any, array: Any, start: Any) -> Any:
     address = _address(context, builder, array_type, array, start)
     return builder.load(builder.bitcast(address, _WORDS.as_pointer()), align=4)
 
 
-def _everywhere(builder: Any, value: Any) -> Any:
+def _splat(builder: Any, value: Any) -> Any:
     vector = ir.VectorType(value.type, LANES)
     first = builder.insert_element(ir.Constant(vector, ir.Undefined), value, _WORD(0))
     zeros = ir.Constant(_WORDS, [0] * LANES)
@@ -58,8 +58,8 @@ def equal_lanes(_typing: Any, words: Any, start: Any, value: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array, place, wanted = arguments
-        found = _sixteen(context, builder, signature.args[0], array, place)
-        equal = builder.icmp_unsigned("==", found, _everywhere(builder, wanted))
+        found = _load_sixteen(context, builder, signature.args[0], array, place)
+        equal = builder.icmp_unsigned("==", found, _splat(builder, wanted))
         return builder.zext(builder.bitcast(equal, _MASK), _WORD)
 
     return types.uint32(words, types.intp, types.uint32), generate
@@ -79,11 +79,11 @@ def least_lane(
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array, counts_at, ticks_at, clock, rate, allowed = arguments
         kind = signature.args[0]
-        count = builder.uitofp(_sixteen(context, builder, kind, array, counts_at), _FLOATS)
-        tick = _sixteen(context, builder, kind, array, ticks_at)
-        age = builder.uitofp(builder.sub(_everywhere(builder, clock), tick), _FLOATS)
+        count = builder.uitofp(_load_sixteen(context, builder, kind, array, counts_at), _FLOATS)
+        tick = _load_sixteen(context, builder, kind, array, ticks_at)
+        age = builder.uitofp(builder.sub(_splat(builder, clock), tick), _FLOATS)
         ones = ir.Constant(_FLOATS, [1.0] * LANES)
-        fading = builder.fadd(ones, builder.fmul(_everywhere(builder, rate), age))
+        fading = builder.fadd(ones, builder.fmul(_splat(builder, rate), age))
         bits = builder.bitcast(builder.fdiv(count, fading), _WORDS)
         rank = builder.and_(bits, ir.Constant(_WORDS, [_RANK_BITS] * LANES))
         rank = builder.or_(rank, ir.Constant(_WORDS, list(range(LANES))))
@@ -97,7 +97,7 @@ def least_lane(
 
 
 @_inline
-def lowest(_typing: Any, mask: Any) -> Any:
+def lowest_bit(_typing: Any, mask: Any) -> Any:
     """lowest(mask): the index of the lowest bit that is set; 32 if none is."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
@@ -107,7 +107,7 @@ def lowest(_typing: Any, mask: Any) -> Any:
 
 
 @_inline
-def how_many(_typing: Any, mask: Any) -> Any:
+def count_bits(_typing: Any, mask: Any) -> Any:
     """how_many(mask): the number of bits that are set."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
@@ -117,7 +117,7 @@ def how_many(_typing: Any, mask: Any) -> Any:
 
 
 @_inline
-def fetch(_typing: Any, words: Any, start: Any) -> Any:
+def prefetch(_typing: Any, words: Any, start: Any) -> Any:
     """fetch(words, start): prefetches the cache line of words[start], without waiting."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

@@ -103,6 +103,6 @@ class Namespace:
     def close(self) -> None:
         """Ends the threads and frees connections and memory, even if sessions still read it."""
         self.ask_to_stop()
-        self.index.let_go()
+        self.index.free()
         if self._exchange is not None:
             self._exchange.close()

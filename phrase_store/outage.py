@@ -11,51 +11,56 @@ from draftloop import logs
 log = logs.get(__name__)
 
 
-class Way(Protocol):
+class LogConnection(Protocol):
     """One thread's connection to the log."""
 
-    def forgiven_by(self, other: Way) -> bool:
+    def recovers_with(self, other: LogConnection) -> bool:
         """Whether its own calls are expected to succeed, now that `other`'s have."""
 
 
 class Outage:
     """The outage state that all namespaces of a store share. Thread-safe.
 
-    Every way has its own circuit breaker, and namespaces come and go. If each of them logged its
-    own loss, an outage would produce a log line for every request of a new tenant.
+    Every connection has its own circuit breaker, and namespaces come and go. If each of them logged
+    its own loss, an outage would produce a log line for every request of a new tenant.
     """
 
     def __init__(self) -> None:
-        self._door = threading.Lock()
-        self._lost: WeakSet[Way] = WeakSet()
-        self._told = False
+        self._lock = threading.Lock()
+        self._lost: WeakSet[LogConnection] = WeakSet()
+        self._is_logged = False
         self._answered = False  # a reason given by the log itself was logged
 
-    def loses(self, way: Way, task: str, reason: str, *, answered: bool = False) -> None:
-        """Records that a way's calls fail; logs it if this begins the outage.
+    def call_failed(
+        self, connection: LogConnection, task: str, reason: str, *, answered: bool = False
+    ) -> None:
+        """Records that a connection's calls fail; logs it if this begins the outage.
 
         `answered`: the reason comes from the log itself. The first such reason is logged too: a
         server that comes back with another password looks like a closed connection at first.
         """
-        with self._door:
-            self._lost.add(way)
-            tells = not self._told or (answered and not self._answered)
-            self._told, self._answered = True, self._answered or answered
-        if tells:
+        with self._lock:
+            self._lost.add(connection)
+            should_log = not self._is_logged or (answered and not self._answered)
+            self._is_logged, self._answered = True, self._answered or answered
+        if should_log:
             log.warning("phrase log lost", task=task, reason=reason)
 
-    def works(self, way: Way) -> None:
-        """Records that a way's call succeeded; the outage ends once all others' calls do too."""
-        if not self._told:
+    def call_succeeded(self, connection: LogConnection) -> None:
+        """Records that a connection's call succeeded; the outage ends once all others' do too."""
+        if not self._is_logged:
             return
-        with self._door:
-            self._lost.discard(way)
-            over = self._told and all(each.forgiven_by(way) for each in self._lost)
-            self._told, self._answered = self._told and not over, self._answered and not over
-        if over:
+        with self._lock:
+            self._lost.discard(connection)
+            is_over = self._is_logged and all(each.recovers_with(connection) for each in self._lost)
+            self._is_logged, self._answered = (
+                self._is_logged and not is_over,
+                self._answered and not is_over,
+            )
+        if is_over:
             log.info("phrase log back")
 
-    def leaves(self, way: Way) -> None:
-        """Records that a way makes no more calls."""
-        with self._door:
-            self._lost.discard(way)
+    def remove(self, connection: LogConnection) -> None:
+        """Records that a connection makes no more calls."""
+        with self._lock:
+            self._lost.discard(connection)

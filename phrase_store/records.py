@@ -66,7 +66,7 @@ def joined(phrases: Sequence[Phrase]) -> list[Phrase]:
     open_run = -1  # index of the committed phrase that the next one may continue
     for phrase in phrases:
         before = whole[open_run] if open_run >= 0 else None
-        if phrase.committed and before is not None and _goes_on(before, phrase):
+        if phrase.committed and before is not None and _continues(before, phrase):
             tokens = before.tokens + phrase.tokens
             whole[open_run] = Phrase(before.context, tokens)
             continue
@@ -76,7 +76,7 @@ def joined(phrases: Sequence[Phrase]) -> list[Phrase]:
     return whole
 
 
-def _goes_on(before: Phrase, after: Phrase) -> bool:
+def _continues(before: Phrase, after: Phrase) -> bool:
     text = before.context + before.tokens
     fits = len(before.tokens) + len(after.tokens) <= MAX_PHRASE_TOKENS
     return fits and after.context == text[-MAX_CONTEXT:]

@@ -63,12 +63,12 @@ class RedisLog(PhraseLog):
 
     def __init__(self, url: str, namespace: str, options: LogOptions) -> None:
         self._address = parse(url)
-        self._shown = _Shown(url)
+        self._shown = _RedactedUrl(url)
         self._options = options
         self._key = KEY_PREFIX + namespace
         self._cleared_key = KEY_PREFIX + CLEARED + namespace
         self._clients: dict[float, Any] = {}
-        self._door = threading.Lock()
+        self._lock = threading.Lock()
         self._trail = Trail()
 
     def append(self, records: Sequence[bytes]) -> None:
@@ -117,7 +117,7 @@ class RedisLog(PhraseLog):
         return int(self._call(lambda client: client.xlen(self._key)))
 
     def clear(self, word: bytes) -> None:
-        def tell(client: Any) -> None:
+        def add_record(client: Any) -> None:
             try:
                 place = client.xadd(self._key, {FIELD: word})
             except OutOfMemoryError:  # the records to be dropped may be what fills the memory
@@ -126,7 +126,7 @@ class RedisLog(PhraseLog):
             client.xtrim(self._key, minid=place, approximate=False)
             self._note_clearing(client, _text(place))
 
-        self._call(tell)
+        self._call(add_record)
 
     def _note_clearing(self, client: Any, place: str) -> None:
         try:
@@ -137,7 +137,7 @@ class RedisLog(PhraseLog):
                 raise  # otherwise another client has cleared it meanwhile
 
     def close(self) -> None:
-        with self._door:
+        with self._lock:
             for client in self._clients.values():
                 client.close()
             self._clients.clear()
@@ -151,7 +151,7 @@ class RedisLog(PhraseLog):
             return command(self._client(wait_s))
 
     def _client(self, wait_s: float) -> Any:
-        with self._door:
+        with self._lock:
             if wait_s not in self._clients:
                 self._clients[wait_s] = client_of(self._address, self._options, wait_s)
             return self._clients[wait_s]
@@ -183,7 +183,7 @@ def connect(url: str, namespace: str, options: LogOptions) -> RedisLog:
 
 def namespaces(url: str, options: LogOptions) -> list[str]:
     """Namespaces that have a stream."""
-    with _as_unavailable(_Shown(url)):
+    with _as_unavailable(_RedactedUrl(url)):
         client = client_of(parse(url), options, 0.0)
         try:
             keys = client.scan_iter(match=f"{KEY_PREFIX}*", count=SCAN_COUNT, _type="stream")
@@ -240,7 +240,7 @@ def _single(address: RedisAddress, common: dict[str, Any]) -> Any:
     return redis.Redis(host=host, port=port, db=address.database, **common)
 
 
-class _Shown:
+class _RedactedUrl:
     """A server's URL and error messages, without secrets."""
 
     def __init__(self, url: str) -> None:
@@ -252,15 +252,15 @@ class _Shown:
         """The error's text, without anything that it quotes of what the server was sent."""
         # Errors of sentinels end with the repr of whole clients. Errors of pipelines begin with the
         # command, whose records contain users' text.
-        said = str(error).partition(QUOTE)[0].rpartition("caused error: ")[2]
-        said = said.partition(" : <")[0] or type(error).__name__
+        text = str(error).partition(QUOTE)[0].rpartition("caused error: ")[2]
+        text = text.partition(" : <")[0] or type(error).__name__
         for secret in self._secrets:
-            said = said.replace(secret, STARS)
-        return said
+            text = text.replace(secret, STARS)
+        return text
 
 
 @contextmanager
-def _as_unavailable(shown: _Shown) -> Iterator[None]:
+def _as_unavailable(shown: _RedactedUrl) -> Iterator[None]:
     try:
         yield
     except (RedisError, RedisClusterException, OSError) as error:

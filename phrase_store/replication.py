@@ -13,11 +13,11 @@ from draftloop import logs
 from draftloop.phrase import Phrase
 from phrase_store.breaker import BreakerPolicy, BreakerState, CircuitBreaker
 from phrase_store.log import START, Entry, LogDenied, LogRefused, LogUnavailable, PhraseLog
-from phrase_store.outage import Outage, Way
+from phrase_store.outage import LogConnection, Outage
 from phrase_store.records import ORIGIN_LIMIT, encode_all, is_recordable, joined
 
 # Maximum phrases waiting to be written; further ones are dropped, and counted as such.
-MOST_WAITING = 10_000
+MAX_WAITING = 10_000
 # Phrases are collected for so long and written together, which saves writes and lets phrases of
 # consecutive rounds be merged.
 GATHER_S = 0.2
@@ -65,7 +65,7 @@ class Link:
         closed = self._breaker.state is BreakerState.CLOSED
         return closed or time.monotonic() - self._failed_at > FORGOTTEN_S
 
-    def forgiven_by(self, other: Way) -> bool:
+    def recovers_with(self, other: LogConnection) -> bool:
         """Whether calls here are expected to succeed too, now that `other`'s have.
 
         If writing was refused, a successful read does not show that writing works. Otherwise, with
@@ -90,7 +90,7 @@ class Link:
         Raises nothing: a thread that dies would stop the exchange. Of unexpected errors only the
         type is logged, because their text may quote a record.
         """
-        if not self._breaker.admits():
+        if not self._breaker.allows_call():
             return False
         try:
             call()
@@ -101,15 +101,15 @@ class Link:
             self._failed(f"unexpected {type(error).__name__}")
         else:
             self._answered = time.monotonic()
-            self._breaker.succeeded()
-            self._outage.works(self)
+            self._breaker.record_success()
+            self._outage.call_succeeded(self)
             return True
         return False
 
     def close(self) -> None:
         """Ignores failures from now on."""
         self._closing = True
-        self._outage.leaves(self)
+        self._outage.remove(self)
 
     def _failed(self, reason: str, *, refused: bool = False, answered: bool = False) -> None:
         if self._closing:
@@ -117,9 +117,9 @@ class Link:
         self._refused = refused
         self._figures.failures += 1
         self._failed_at = time.monotonic()
-        self._breaker.failed()
+        self._breaker.record_failure()
         if self._breaker.state is not BreakerState.CLOSED:
-            self._outage.loses(self, self.task, reason, answered=answered)
+            self._outage.call_failed(self, self.task, reason, answered=answered)
 
 
 class Publisher:
@@ -146,7 +146,7 @@ class Publisher:
         """Queues phrases; returns immediately."""
         holds = 0 <= origin < ORIGIN_LIMIT and not self._stopping.is_set()
         for phrase in phrases:
-            if holds and len(self._waiting) < MOST_WAITING and is_recordable(phrase):
+            if holds and len(self._waiting) < MAX_WAITING and is_recordable(phrase):
                 self._waiting.append((origin, phrase))
             else:
                 self._figures.dropped += 1
@@ -209,7 +209,7 @@ class Follower:
         self._figures = figures
         self.link = Link(figures, BreakerPolicy(failures=1), outage, "read")
         self._position = START
-        self._looks_again = time.monotonic() + CLEARINGS_S
+        self._next_clearing_check = time.monotonic() + CLEARINGS_S
         self._at_once = READ_RECORDS  # fewer if so many take too long to arrive
         self._replay_began: float | None = None
         self._replay_records = 0
@@ -232,21 +232,23 @@ class Follower:
     def _run(self) -> None:
         self._prepare()
         while not self._stopping.is_set():
-            if not self.link.try_call(self._go_on):
-                self._looks_again = 0.0  # a clearing's record may have been dropped meanwhile
+            if not self.link.try_call(self._read_next):
+                self._next_clearing_check = (
+                    0.0  # a clearing's record may have been dropped meanwhile
+                )
                 self._at_once = max(1, self._at_once // 2)
                 self._stopping.wait(self.link.wait_s())
 
-    def _go_on(self) -> None:
-        if time.monotonic() > self._looks_again:
-            self._heed_clearing()
-            self._looks_again = time.monotonic() + CLEARINGS_S
+    def _read_next(self) -> None:
+        if time.monotonic() > self._next_clearing_check:
+            self._check_clearing()
+            self._next_clearing_check = time.monotonic() + CLEARINGS_S
         if self.replayed.is_set():
             self._follow()
         else:
             self._replay()
 
-    def _heed_clearing(self) -> None:
+    def _check_clearing(self) -> None:
         """Forgets everything if a clearing was missed, as its record may have been dropped."""
         cleared = self._log.cleared(self._position)
         if cleared is not None:
@@ -265,17 +267,17 @@ class Follower:
         Reads the next records while the previous ones are counted. After a failure, the next call
         continues where this one stopped.
         """
-        total, told = self._log.length(), time.monotonic()
+        total, last_log = self._log.length(), time.monotonic()
         if self._replay_began is None:
-            self._replay_began = told
+            self._replay_began = last_log
         with ThreadPoolExecutor(1, f"replay-{self._name}") as reader:
             entries = self._log.read(self._position, self._at_once)
             while entries and not self._stopping.is_set():
                 more = reader.submit(self._log.read, entries[-1].position, self._at_once)
                 self._take_all(entries)
                 self._replay_records += len(entries)
-                if time.monotonic() - told > PROGRESS_S:
-                    told = time.monotonic()
+                if time.monotonic() - last_log > PROGRESS_S:
+                    last_log = time.monotonic()
                     log.info("replaying phrases", namespace=self._name,
                              records=self._replay_records, of=total)  # fmt: skip
                 entries = more.result()
@@ -283,8 +285,8 @@ class Follower:
         self.replayed.set()
         if self._replay_records:
             # Logged at debug level if quick: with too many tenants every request may reopen one.
-            tell = log.info if seconds > PROGRESS_S else log.debug
-            tell("replayed phrases", namespace=self._name, records=self._replay_records,
+            write_log = log.info if seconds > PROGRESS_S else log.debug
+            write_log("replayed phrases", namespace=self._name, records=self._replay_records,
                  seconds=seconds, phrases=self._figures.received)  # fmt: skip
 
     def _take_all(self, entries: Sequence[Entry]) -> None:

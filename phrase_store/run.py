@@ -6,8 +6,8 @@ import numpy as np
 
 from draftloop.phrase import MAX_CONTEXT
 from draftloop.runtime.compiling import compiled
-from phrase_store.counts import MOST_CONTINUATIONS, Integers, Table, Totals, Words
-from phrase_store.growth import CONTINUATION, MOST_BLENDED, blend
+from phrase_store.counts import MAX_CONTINUATIONS, Integers, Table, Totals, Words
+from phrase_store.growth import CONTINUATION, MAX_BLENDED, blend
 
 
 @compiled
@@ -25,8 +25,8 @@ def follow(
     """The run of `text`, if that of text[:begin] is `run`. Does not change the tables."""
     own = Table(own_words, own_state, own_decay)
     shared = Table(shared_words, shared_state, shared_decay)
-    row = np.empty(2 * MOST_CONTINUATIONS, CONTINUATION)
-    blended = np.empty(MOST_BLENDED, CONTINUATION)
+    row = np.empty(2 * MAX_CONTINUATIONS, CONTINUATION)
+    blended = np.empty(MAX_BLENDED, CONTINUATION)
     recent = np.empty(MAX_CONTEXT, np.int32)
     for position in range(begin, text.size):
         length = min(position, MAX_CONTEXT)

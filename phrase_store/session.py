@@ -7,21 +7,21 @@ from typing import NamedTuple
 
 from draftloop.calibration import Calibration, cell_of, count
 from draftloop.phrase import MAX_CONTEXT, Phrase
-from draftloop.pieces import at_once
+from draftloop.pieces import run_at_once
 from draftloop.tree import ROOT, DraftBudget, DraftTree, TokenSource, Verdict
 from phrase_store.harvest import harvest
 from phrase_store.index import Grown, PhraseIndex, follow, grow
 from phrase_store.metrics import observe_query
-from phrase_store.stops import in_order
+from phrase_store.stops import sorted_stops
 from phrase_store.successors import SuccessorTable
 
 # Up to 8 entries of 16 bytes per token, in a table that is half full at the end.
 BYTES_PER_TOKEN = 256
 # Bounds of the text length in tokens for which the table of own text is sized. A text longer than
-# MOST_TOKENS fills the table further, up to twice that length; then the oldest entries are evicted.
-LEAST_TOKENS, MOST_TOKENS = 1024, 65_536
+# MAX_TOKENS fills the table further, up to twice that length; then the oldest entries are evicted.
+MIN_TOKENS, MAX_TOKENS = 1024, 65_536
 # Maximum output length for which space is reserved, as it is not known: 2 MiB.
-MOST_EXPECTED_TOKENS = 8192
+MAX_EXPECTED_TOKENS = 8192
 # Tokens of the initial text counted in one step, which takes some tenths of a millisecond.
 PIECE_TOKENS = 512
 
@@ -40,7 +40,7 @@ class PhraseSession:
     """The phrases that one request drafts from and learns.
 
     `text`: the initial text. `prediction`: what the client expects the output to say, which counts
-    as own text. `reading` counts both in pieces; a call that needs them counts the rest at once.
+    as own text. `index_steps` counts both in pieces; a call that needs them counts the rest.
     `shared`: phrases of other requests, if this one may read them.
     `teach`: called with the phrases that it learns, to share them; None: they are not shared.
     `harvests`: whether predictions on rejected branches become phrases; committed tokens always do.
@@ -68,9 +68,9 @@ class PhraseSession:
         self._own: PhraseIndex | None = None
         self._reading: Iterator[None] = iter(())
         if drafts_from_text:
-            expected = min(expected_tokens, MOST_EXPECTED_TOKENS)
-            tokens = max(LEAST_TOKENS, len(text) + len(prediction) + expected)
-            self._own = PhraseIndex(max_bytes=min(tokens, MOST_TOKENS) * BYTES_PER_TOKEN)
+            expected = min(expected_tokens, MAX_EXPECTED_TOKENS)
+            tokens = max(MIN_TOKENS, len(text) + len(prediction) + expected)
+            self._own = PhraseIndex(max_bytes=min(tokens, MAX_TOKENS) * BYTES_PER_TOKEN)
             # `prediction` first, so that the actual text counts as newer
             self._reading = _read(self._own, tuple(prediction), tuple(text))
         self._successors = successors
@@ -79,7 +79,7 @@ class PhraseSession:
         self._harvests = harvests
         self._teach = teach
         self._stop_token_ids = stop_token_ids
-        self._stops = in_order(stop_token_ids)
+        self._stops = sorted_stops(stop_token_ids)
         self._calibration = calibration or Calibration()
         self._proposed: list[Proposed] = []
         self._unjudged: list[tuple[Proposed, Sequence[int]]] = []
@@ -87,7 +87,7 @@ class PhraseSession:
         self._run = 0
         self._uncounted: list[tuple[Sequence[int], Sequence[int]]] = []  # contexts and new tokens
 
-    def reading(self) -> Iterator[None]:
+    def index_steps(self) -> Iterator[None]:
         """Counts the initial text and the prediction, one piece per step."""
         return self._reading
 
@@ -97,13 +97,13 @@ class PhraseSession:
         budget: DraftBudget,
         *,
         drafted: Sequence[int] = (),
-        most_leaves: int | None = None,
+        max_leaves: int | None = None,
     ) -> DraftTree:
-        """The likeliest continuations within the budget, with at most `most_leaves` branches.
+        """The likeliest continuations within the budget, with at most `max_leaves` branches.
 
         They follow the committed `context` and the tokens `drafted` after it.
         """
-        grown = self._grown(context, budget, drafted, most_leaves)
+        grown = self._grown(context, budget, drafted, max_leaves)
         first = [made for made in self._proposed if drafted and not made.drafted]
         self._proposed = [*first, Proposed(tuple(drafted), grown)]
         self._answered.append(grown.tree.sources)
@@ -118,7 +118,7 @@ class PhraseSession:
         context: Sequence[int],
         budget: DraftBudget,
         drafted: Sequence[int],
-        most_leaves: int | None,
+        max_leaves: int | None,
     ) -> Grown:
         self._count()
         ended = bool(drafted) and drafted[-1] in self._stop_token_ids
@@ -129,7 +129,7 @@ class PhraseSession:
             own=self._own,
             successors=self._successors.rows if self._successors else None,
             calibration=self._calibration,
-            most_leaves=0 if ended else most_leaves,
+            max_leaves=0 if ended else max_leaves,
             run_before=self._run_after(context, drafted) if drafted else self._run,
             stops=self._stops,
         )
@@ -146,7 +146,7 @@ class PhraseSession:
 
     def insert(self, phrases: Iterable[Phrase]) -> None:
         """Adds phrases to own text, without sharing them."""
-        at_once(self._reading)
+        run_at_once(self._reading)
         if self._own is not None:
             self._own.insert(phrases)
 
@@ -157,7 +157,7 @@ class PhraseSession:
         self._uncounted.append((context[-MAX_CONTEXT:], token_ids))
 
     def _count(self) -> None:
-        at_once(self._reading)
+        run_at_once(self._reading)
         if self._own is not None:
             for context, token_ids in self._uncounted:
                 self._own.extend(context, token_ids)

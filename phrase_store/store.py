@@ -37,10 +37,10 @@ class StoreFigures(LinkFigures):
     open_breakers: int = 0  # namespaces whose latest calls to the log failed
     log_age_s: float = 0.0  # of the namespace whose log was read longest ago
 
-    def count(self, one: NamespaceFigures) -> None:
+    def count(self, namespace: NamespaceFigures) -> None:
         """Adds the counts of a namespace."""
         for name in COUNTED:
-            setattr(self, name, getattr(self, name) + getattr(one, name))
+            setattr(self, name, getattr(self, name) + getattr(namespace, name))
 
     def add(self, one: NamespaceFigures) -> None:
         """Adds counts and levels of a namespace in use."""
@@ -78,7 +78,7 @@ class PhraseStore:
         self._leaving: list[Namespace] = []  # evicted and being closed
         self._outage = Outage()
         self._past = StoreFigures()  # counts of evicted namespaces, so that totals never decrease
-        self._door = threading.Lock()
+        self._lock = threading.Lock()
         STORES.watch(self)
 
     def namespace(
@@ -90,7 +90,7 @@ class PhraseStore:
         """
         name = namespace_name(model_fingerprint, tenant)
         dropped: Namespace | None = None
-        with self._door:
+        with self._lock:
             if name not in self._namespaces:
                 opened = Namespace(name, self._settings, vocabulary_size, self._outage)
                 self._namespaces[name] = opened
@@ -100,12 +100,12 @@ class PhraseStore:
             self._namespaces.move_to_end(name)
             namespace = self._namespaces[name]
         if dropped is not None:
-            threading.Thread(target=self._let_go, args=[dropped], daemon=True).start()
+            threading.Thread(target=self._close_namespace, args=[dropped], daemon=True).start()
         return namespace
 
-    def _let_go(self, namespace: Namespace) -> None:
+    def _close_namespace(self, namespace: Namespace) -> None:
         namespace.close()  # writes waiting phrases, or drops them
-        with self._door:
+        with self._lock:
             self._leaving.remove(namespace)
             self._past.count(namespace.figures())
 
@@ -115,7 +115,7 @@ class PhraseStore:
         If the namespace has been evicted, the phrases are dropped. With more concurrent tenants
         than namespaces, reopening it would evict another tenant's in every round.
         """
-        with self._door:
+        with self._lock:
             namespace = self._namespaces.get(name)
             if namespace is None:
                 self._past.dropped += len(phrases)
@@ -149,8 +149,8 @@ class PhraseStore:
         if scope.reads:
             namespace = self.namespace(access.target_fingerprint, access.tenant, vocabulary_size)
             shared = namespace.index if drafts_from.shared else None
-            told = publishes or not is_shared(self._settings.phrases_url)
-            if scope is PhraseScope.SHARED and told:
+            is_published = publishes or not is_shared(self._settings.phrases_url)
+            if scope is PhraseScope.SHARED and is_published:
                 teach = partial(self._publish, namespace.name)
             if drafts_from.recycles:
                 table = namespace.successors(vocabulary_size)
@@ -173,12 +173,12 @@ class PhraseStore:
 
     def namespaces(self) -> list[Namespace]:
         """The namespaces in use."""
-        with self._door:
+        with self._lock:
             return list(self._namespaces.values())
 
     def figures(self) -> StoreFigures:
         """Current figures, for metrics."""
-        with self._door:
+        with self._lock:
             total = dataclasses.replace(self._past)
             for namespace in self._leaving:
                 total.count(namespace.figures())

@@ -11,19 +11,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from draftloop.tree import MOST_SUCCESSORS
+from draftloop.tree import MAX_SUCCESSORS
 
 UNKNOWN = -1
 
 
 class SuccessorTable:
-    """`rows`: int32 [vocabulary, MOST_SUCCESSORS], best first; 32 bytes per vocabulary token.
+    """`rows`: int32 [vocabulary, MAX_SUCCESSORS], best first; 32 bytes per vocabulary token.
 
     One thread writes. A reader may see a half updated row, which costs it at most a wrong guess.
     """
 
     def __init__(self, vocabulary_size: int) -> None:
-        self.rows = np.full((vocabulary_size, MOST_SUCCESSORS), UNKNOWN, np.int32)
+        self.rows = np.full((vocabulary_size, MAX_SUCCESSORS), UNKNOWN, np.int32)
 
     def learn(self, token_ids: Sequence[int], successor_ids: Sequence[int]) -> None:
         """Stores the successors of each token, equally many for each; the newest ones win.
@@ -33,7 +33,7 @@ class SuccessorTable:
         become siblings, and verifiers refuse drafts with equal siblings.
         """
         count = len(successor_ids) // max(len(token_ids), 1)
-        if not 0 < count <= MOST_SUCCESSORS or count * len(token_ids) != len(successor_ids):
+        if not 0 < count <= MAX_SUCCESSORS or count * len(token_ids) != len(successor_ids):
             return
         successors = np.array(successor_ids, np.int64).reshape(len(token_ids), count)
         if successors.min() >= 0 and successors.max() < len(self.rows):

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 
 from phrase_store.log import Entry
 
-# One entry in EVERY is remembered, MOST of them: together more than a log holds by default.
+# One entry in EVERY is remembered, MAX_ENTRIES of them: together more than a log holds by default.
 EVERY = 64
-MOST = 1024
+MAX_ENTRIES = 1024
 
 
 class Trail:
     """Positions that were read, in order, beginning with the very first one."""
 
     def __init__(self) -> None:
-        self._marks: deque[str] = deque(maxlen=MOST)
+        self._marks: deque[str] = deque(maxlen=MAX_ENTRIES)
         self._read = 0
 
     def add(self, entries: Sequence[Entry]) -> None:

@@ -31,11 +31,13 @@ from phrase_store.records import (
 )
 from phrase_store.unpack import decode, unpack
 
-AT_ONCE = 500  # records read or written per call
+BATCH_RECORDS = 500  # records read or written per call
 # Timeouts are longer than in services, as a person waits; `max_length` must not truncate a log.
-PATIENT = LogOptions(max_length=2**31, connect_timeout_s=5.0, operation_timeout_s=10.0)
+LONG_TIMEOUTS = LogOptions(max_length=2**31, connect_timeout_s=5.0, operation_timeout_s=10.0)
 
-Told = Callable[[int], object]  # called with the number of records done since the last call
+ReportProgress = Callable[
+    [int], object
+]  # called with the number of records done since the last call
 Token = Annotated[int, Field(ge=0, lt=TOKEN_LIMIT)]
 Form = TypeVar("Form", bound=BaseModel)
 
@@ -67,8 +69,8 @@ class _Line(BaseModel):
         Otherwise the process that published the request would ignore them as its own, although it
         may have forgotten the phrases since.
         """
-        phrases = [Phrase(tuple(context), tuple(tokens), said)
-                   for context, tokens, said in self.phrases]  # fmt: skip
+        phrases = [Phrase(tuple(context), tuple(tokens), committed)
+                   for context, tokens, committed in self.phrases]  # fmt: skip
         return encode_all(self.origin ^ salt, phrases)
 
 
@@ -84,26 +86,26 @@ class Census:
 
 
 @contextlib.contextmanager
-def open_patiently(url: str, namespace: str) -> Iterator[PhraseLog]:
+def open_with_long_timeouts(url: str, namespace: str) -> Iterator[PhraseLog]:
     """A log with long timeouts; raises InvalidInput for a URL that breaks the rules.
 
     Open one log at a time: each has a connection, and there may be thousands of tenants.
     """
-    with contextlib.closing(open_log(url, namespace, PATIENT)) as log:
+    with contextlib.closing(open_log(url, namespace, LONG_TIMEOUTS)) as log:
         yield log
 
 
-def count(log: PhraseLog, told: Told) -> Census:
+def count(log: PhraseLog, report_progress: ReportProgress) -> Census:
     """Counts the contents of the whole log; raises LogUnavailable."""
     census = Census()
     for records in _read(log):
-        said = unpack(records)
+        unpacked = unpack(records)
         census.records += len(records)
-        census.phrases += said.runs.contexts.size
-        census.tokens += said.runs.text.size - int(said.runs.contexts.sum())
+        census.phrases += unpacked.runs.contexts.size
+        census.tokens += unpacked.runs.text.size - int(unpacked.runs.contexts.sum())
         census.bytes += sum(map(len, records))
-        census.damaged += said.skipped
-        told(len(records))
+        census.damaged += unpacked.skipped
+        report_progress(len(records))
     return census
 
 
@@ -112,7 +114,9 @@ def write_header(file: TextIO) -> None:
     _write(file, _Header(format="draftloop-phrases", version=1).model_dump())
 
 
-def export_log(log: PhraseLog, namespace: str, file: TextIO, told: Told) -> int:
+def export_log(
+    log: PhraseLog, namespace: str, file: TextIO, report_progress: ReportProgress
+) -> int:
     """Appends a log's records to a file; returns how many of them held readable phrases."""
     model, tenant = owners_of(namespace)
     written = 0
@@ -121,7 +125,7 @@ def export_log(log: PhraseLog, namespace: str, file: TextIO, told: Told) -> int:
             if batch is not None and batch.phrases:
                 written += 1
                 _write(file, _object(model, tenant, batch))
-        told(len(records))
+        report_progress(len(records))
     return written
 
 
@@ -130,7 +134,7 @@ def check_file(path: Path) -> int:
     return sum(1 for _ in _lines(path))
 
 
-def import_file(url: str, path: Path, told: Told) -> int:
+def import_file(url: str, path: Path, report_progress: ReportProgress) -> int:
     """Adds a checked file's phrases to the logs that it names; returns how many there were.
 
     Raises LogUnavailable. Some phrases may have been added then; a second import counts them twice.
@@ -139,7 +143,7 @@ def import_file(url: str, path: Path, told: Told) -> int:
     phrases, salt = 0, new_origin()
 
     def write(name: str) -> None:
-        with open_patiently(url, name) as log:
+        with open_with_long_timeouts(url, name) as log:
             log.append(waiting.pop(name))
 
     for line in _lines(path):
@@ -147,9 +151,9 @@ def import_file(url: str, path: Path, told: Told) -> int:
         records = waiting.setdefault(name, [])
         records += line.records(salt)
         phrases += len(line.phrases)
-        if len(records) >= AT_ONCE:
+        if len(records) >= BATCH_RECORDS:
             write(name)
-        told(1)
+        report_progress(1)
     for name in list(waiting):
         write(name)
     return phrases
@@ -162,7 +166,7 @@ def clear_log(log: PhraseLog) -> None:
 
 def _read(log: PhraseLog) -> Iterator[Sequence[bytes]]:
     position = START
-    while entries := log.read(position, AT_ONCE):
+    while entries := log.read(position, BATCH_RECORDS):
         yield [entry.record for entry in entries]
         position = entries[-1].position
 

@@ -196,11 +196,11 @@ def unpack(
 
 def decode(record: bytes) -> Batch | None:
     """The batch in one record; None if the record is invalid."""
-    said = unpack([record])
-    if said.skipped:
+    unpacked = unpack([record])
+    if unpacked.skipped:
         return None
     origin = int.from_bytes(record[records.ORIGIN_AT : records.CHECKSUM_AT], "little")
-    return Batch(origin, phrases_of(said.runs), said.cleared)
+    return Batch(origin, phrases_of(unpacked.runs), unpacked.cleared)
 
 
 def phrases_of(runs: Runs) -> tuple[Phrase, ...]:

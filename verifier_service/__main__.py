@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from draftloop.interruption import ends_at_once
+from draftloop.interruption import exit_on_interrupt
 
-with ends_at_once("verifier"):  # these imports take half a second
+with exit_on_interrupt("verifier"):  # these imports take half a second
     import sys
 
     from draftloop.model_info import require_model_folder

@@ -12,7 +12,7 @@ from draftloop.runtime.forward import Forward, Task
 from verifier_service.session import VerifierSession
 
 # float32 logits of one forward: a quarter of a gigabyte, including what is computed from them.
-MOST_LOGITS = 1 << 24
+MAX_LOGITS = 1 << 24
 
 
 def token_logprobs(
@@ -41,7 +41,7 @@ def prompt_logprobs(session: VerifierSession, *, chunk_tokens: int) -> Task[Prom
     assert slot.length == 0, "the session shares no rows"
     count = session.request.prompt_logprobs or 0
     found = PromptLogprobs(count=min(count, session.model.vocabulary_size))
-    most = max(1, min(chunk_tokens, MOST_LOGITS // session.model.vocabulary_size))
+    most = max(1, min(chunk_tokens, MAX_LOGITS // session.model.vocabulary_size))
     while (left := len(prompt) - 1 - slot.length) > 0:
         start = slot.length
         size = min(most, session.model.step_size.prompt_tokens, left)
@@ -54,9 +54,9 @@ def _observe(found: PromptLogprobs, logits: Tensor, followers: Sequence[int]) ->
     """Adds the log-probabilities of `followers`, the prompt's tokens after each row."""
     logprobs = logits.float().log_softmax(dim=-1)
     rows = torch.arange(len(followers), device=logits.device)
-    said = logprobs[rows, torch.tensor(followers, device=logits.device)]
-    found.logprobs.extend(said.tolist())
-    found.ranks.extend((1 + (logprobs > said[:, None]).sum(dim=-1)).tolist())
+    chosen = logprobs[rows, torch.tensor(followers, device=logits.device)]
+    found.logprobs.extend(chosen.tolist())
+    found.ranks.extend((1 + (logprobs > chosen[:, None]).sum(dim=-1)).tolist())
     best = logprobs.topk(found.count, dim=-1)
     found.top_token_ids.extend(best.indices.flatten().tolist())
     found.top_logprobs.extend(best.values.flatten().tolist())

@@ -16,8 +16,8 @@ from draftloop.runtime.acceptance import accept
 from draftloop.runtime.forward import Forward, Task
 from draftloop.runtime.overflow import NO_NUMBER, advice
 from draftloop.runtime.prefill import prefill
-from draftloop.runtime.prefixes import LEAST, bring
-from draftloop.runtime.prepared import Chosen, Pass, Passes, Wanted
+from draftloop.runtime.prefixes import MIN_SHARED_TOKENS, copy_shared_prefix
+from draftloop.runtime.prepared import ChoiceSettings, Chosen, Pass, Passes
 from draftloop.runtime.sampling import likeliest
 from draftloop.tree import EMPTY_TREE, DraftTree, Verdict
 from verifier_service.logprobs import prompt_logprobs, token_logprobs
@@ -34,50 +34,56 @@ def verify(session: VerifierSession, draft: DraftTree, *, chunk_tokens: int) -> 
         session.prompt_logprobs = yield from prompt_logprobs(session, chunk_tokens=chunk_tokens)
     yield from prefill(model, slot, session.committed, chunk_tokens=chunk_tokens)
     length = slot.length
-    said, verdict = yield from _judged(session, draft)
-    if len(draft) and _place_of_no_number(said, verdict) is not None:
+    predictions, verdict = yield from _run_and_accept(session, draft)
+    if len(draft) and _first_non_finite(predictions, verdict) is not None:
         # A node's NaN or infinity times a weight of zero, is NaN in rows that do not attend to it.
         slot.truncate(length)
-        said, alone = yield from _judged(session, EMPTY_TREE)
-        verdict = _nothing_accepted(alone, verdict)
-    if (place := _place_of_no_number(said, verdict)) is not None:
+        predictions, without_draft = yield from _run_and_accept(session, EMPTY_TREE)
+        verdict = _accept_nothing(without_draft, verdict)
+    if (place := _first_non_finite(predictions, verdict)) is not None:
         raise DraftloopError(
             f"what the model says of the token at position {len(session.committed) + place} "
             f"{NO_NUMBER} in {model.options.dtype}; {advice(model.options.dtype)}"
         )
     if (count := session.request.logprobs) is not None:
-        told = token_logprobs(said.logits[_rows(verdict)], verdict.emitted_token_ids, count)
-        verdict = dataclasses.replace(verdict, logprobs=told)
+        logprobs = token_logprobs(
+            predictions.logits[_rows(verdict)], verdict.emitted_token_ids, count
+        )
+        verdict = dataclasses.replace(verdict, logprobs=logprobs)
     session.commit(verdict.emitted_token_ids)
     return verdict
 
 
-def _judged(session: VerifierSession, draft: DraftTree) -> Task[tuple[_Said, Verdict]]:
+def _run_and_accept(
+    session: VerifierSession, draft: DraftTree
+) -> Task[tuple[_Predictions, Verdict]]:
     """Runs the target over the draft; returns its choices and the verdict."""
     forward = _forward(session, draft)
-    if session.goes_alone(forward):
-        said = yield from _said_in_one_call(session, forward, draft)
+    if session.fits_one_call(forward):
+        predictions = yield from _predict_in_one_call(session, forward, draft)
     else:
-        said = yield from _said(session, forward, draft)
-    verdict = accept(draft, said.token_ids[0], said.token_ids[1:], session.request.stop_token_ids)
-    return said, dataclasses.replace(verdict, successor_ids=tuple(said.successor_ids))
+        predictions = yield from _predict(session, forward, draft)
+    verdict = accept(
+        draft, predictions.token_ids[0], predictions.token_ids[1:], session.request.stop_token_ids
+    )
+    return predictions, dataclasses.replace(verdict, successor_ids=tuple(predictions.successor_ids))
 
 
-def _nothing_accepted(alone: Verdict, spoilt: Verdict) -> Verdict:
+def _accept_nothing(without_draft: Verdict, rejected: Verdict) -> Verdict:
     """A verdict that accepts no node of the draft.
 
-    `alone` is the verdict on an empty draft. The predictions and successors after the draft's nodes
-    are taken from `spoilt`.
+    `without_draft` is the verdict on an empty draft. The predictions and successors after the
+    draft's nodes are taken from `rejected`.
     """
-    successors = len(alone.successor_ids)
+    successors = len(without_draft.successor_ids)
     return dataclasses.replace(
-        alone,
-        node_predictions=spoilt.node_predictions,
-        successor_ids=alone.successor_ids + spoilt.successor_ids[successors:],
+        without_draft,
+        node_predictions=rejected.node_predictions,
+        successor_ids=without_draft.successor_ids + rejected.successor_ids[successors:],
     )
 
 
-def _place_of_no_number(said: _Said, verdict: Verdict) -> int | None:
+def _first_non_finite(predictions: _Predictions, verdict: Verdict) -> int | None:
     """Index of the first emitted token whose row of logits holds NaN or +inf; None if none does.
 
     From a row with NaN, token 0 is chosen, or one that the grammar puts in its place. From a row
@@ -86,8 +92,8 @@ def _place_of_no_number(said: _Said, verdict: Verdict) -> int | None:
     """
     for place, row in enumerate(_rows(verdict)):
         token = verdict.emitted_token_ids[place]
-        finite = math.isfinite(said.logits[row, token])
-        if not finite or (token == 0 and bool(said.logits[row].isposinf().any())):
+        finite = math.isfinite(predictions.logits[row, token])
+        if not finite or (token == 0 and bool(predictions.logits[row].isposinf().any())):
             return place
     return None
 
@@ -102,18 +108,20 @@ def _forward(session: VerifierSession, draft: DraftTree) -> Forward:
         draft.token_ids,
         draft.parents,
         logits_from=len(tail) - 1,
-        renewed=functools.partial(_renewed, session, draft) if len(tail) > LEAST else None,
+        renewed=functools.partial(_renewed, session, draft)
+        if len(tail) > MIN_SHARED_TOKENS
+        else None,
     )
 
 
 def _renewed(session: VerifierSession, draft: DraftTree) -> Forward:
     """`_forward` after copying rows that other sessions have computed meanwhile."""
-    bring(session.slot, len(session.committed) - 1)
+    copy_shared_prefix(session.slot, len(session.committed) - 1)
     return _forward(session, draft)
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _Predictions:
     """The target's tokens after the last committed one and after every node.
 
     successor_ids: the likeliest successors at each of these positions, concatenated.
@@ -124,21 +132,23 @@ class _Said:
     logits: Tensor  # float32 [1 + nodes, vocabulary]
 
 
-def _said(session: VerifierSession, forward: Forward, draft: DraftTree) -> Task[_Said]:
+def _predict(session: VerifierSession, forward: Forward, draft: DraftTree) -> Task[_Predictions]:
     logits = yield forward
     token_ids = session.sampler.choose(logits, _positions(session, draft), _paths(session, draft))
     successors = session.request.successors
     likeliest_ids = chain.from_iterable(likeliest(logits, successors)) if successors else ()
-    return _Said(token_ids, tuple(likeliest_ids), logits)
+    return _Predictions(token_ids, tuple(likeliest_ids), logits)
 
 
-def _said_in_one_call(session: VerifierSession, forward: Forward, draft: DraftTree) -> Task[_Said]:
+def _predict_in_one_call(
+    session: VerifierSession, forward: Forward, draft: DraftTree
+) -> Task[_Predictions]:
     prepared, slot = session.model.prepared, session.slot
-    assert prepared is not None, "goes_alone() comes first"
+    assert prepared is not None, "fits_one_call() comes first"
     depth = max(draft.depths(), default=0)
     noise = session.sampler.noise(len(session.committed), depth + 1)
-    heat, cuts = session.request.sampling.temperature, session.sampler.cuts
-    wanted = Wanted(heat, session.request.successors, cuts)
+    temperature, cuts = session.request.sampling.temperature, session.sampler.cuts
+    wanted = ChoiceSettings(temperature, session.request.successors, cuts)
     answers: list[Chosen] = []
 
     def run() -> list[Pass]:
@@ -147,10 +157,10 @@ def _said_in_one_call(session: VerifierSession, forward: Forward, draft: DraftTr
 
     yield Passes(session.model, slot, run)
     chosen, logits = answers[0], prepared.logits(1 + len(draft))
-    if session.sampler.follows_paths:
-        where = _positions(session, draft), _paths(session, draft)
-        session.sampler.held(chosen.token_ids, logits, *where)
-    return _Said(chosen.token_ids, chosen.successor_ids, logits)
+    if session.sampler.depends_on_path:
+        positions_and_paths = _positions(session, draft), _paths(session, draft)
+        session.sampler.apply_grammar(chosen.token_ids, logits, *positions_and_paths)
+    return _Predictions(chosen.token_ids, chosen.successor_ids, logits)
 
 
 def _rows(verdict: Verdict) -> list[int]:
@@ -167,7 +177,7 @@ def _positions(session: VerifierSession, draft: DraftTree) -> list[int]:
 
 def _paths(session: VerifierSession, draft: DraftTree) -> list[list[int]]:
     """The draft tokens before each row's prediction; empty if the sampler does not need them."""
-    if not session.sampler.follows_paths:
+    if not session.sampler.depends_on_path:
         return [[]] * (len(draft) + 1)
     nodes = (draft.path(node) for node in range(len(draft)))
     return [[], *([draft.token_ids[node] for node in path] for path in nodes)]

@@ -61,14 +61,14 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServicer):
         logs.bind_request(request.session_id)
         log.debug("session", committed=len(request.token_ids))
         with tracing.span("verifier.session", context.invocation_metadata() or ()):
-            await self._host.learn(request.sampling.grammar)
+            await self._host.compile_grammar(request.sampling.grammar)
             async with self._host.admission.slot(self._host.text_of(request)) as slot:
                 PREFILL_TOKENS.inc(len(request.token_ids))
                 session = VerifierSession(
                     self._host.model,
                     slot,
                     request,
-                    is_alone=lambda: self._host.engine.alone,
+                    is_alone=lambda: self._host.engine.is_alone,
                     ready_sampler=await request.ready_sampler(self._host.model),
                 )
                 yield await self._answer(session, EMPTY_TREE, received)
@@ -82,7 +82,7 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServicer):
                             "kind", "must be verify or close in an open session", kind
                         )
                     draft = convert.tree_from_pb(message.verify.draft)
-                    stored = session.replayed(message.verify.committed_length, draft)
+                    stored = session.stored_answer(message.verify.committed_length, draft)
                     if stored is not None:
                         yield self._to_pb(stored)
                         continue
@@ -114,13 +114,13 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServicer):
         length = len(session.committed)
         task = verify(session, draft, chunk_tokens=self._host.prefill_chunk_tokens)
         with tracing.current().child("verifier.round", committed_length=length) as span:
-            verdict = await self._host.engine.awaited(task, timings, session.slot)
+            verdict = await self._host.engine.submit_awaitable(task, timings, session.slot)
             timings.service_ns = time.perf_counter_ns() - received
             if opens:
                 timings.cached_tokens = session.slot.shared
                 observe_opening(session.slot, length)
-            span.note(nodes=len(draft), **timings.attributes())
-        self._host.answered(timings.service_ns)
+            span.set_attributes(nodes=len(draft), **timings.attributes())
+        self._host.record_service_time(timings.service_ns)
         session.last_draft = draft
         session.last_answer = Verification(
             verdict=verdict,

@@ -14,7 +14,7 @@ from draftloop.runtime.model import LanguageModel
 from draftloop.runtime.prefixes import Text
 from draftloop.runtime.sampling import Sampler
 from draftloop.runtime.sessions import Opening
-from draftloop.tree import MOST_SUCCESSORS, DraftTree, Verification
+from draftloop.tree import MAX_SUCCESSORS, DraftTree, Verification
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +32,8 @@ class SessionRequest(Opening):
     def validate(self, model: LanguageModel) -> None:
         """Also limits the extras (successors, log-probabilities) to what verdicts can carry."""
         Opening.validate(self, model)
-        if self.successors > MOST_SUCCESSORS:
-            rule = f"must be at most {MOST_SUCCESSORS}"
+        if self.successors > MAX_SUCCESSORS:
+            rule = f"must be at most {MAX_SUCCESSORS}"
             raise InvalidInput("successors", rule, self.successors)
         check_top_logprobs(self.logprobs)
         check_top_logprobs(self.prompt_logprobs, "prompt_logprobs")
@@ -73,13 +73,13 @@ class VerifierSession:
         self.committed.extend(token_ids)
         self.sampler.observe_output(token_ids)
 
-    def goes_alone(self, forward: Forward) -> bool:
+    def fits_one_call(self, forward: Forward) -> bool:
         """Whether the forward and the choice of tokens after it can be one compiled call."""
         prepared = self.model.prepared
         return (
             prepared is not None
-            and prepared.takes(forward)
-            and self.sampler.plain_but_for_grammar
+            and prepared.can_run(forward)
+            and self.sampler.is_plain_except_grammar
             and self.request.logprobs is None
             and self.is_alone()
         )
@@ -93,7 +93,7 @@ class VerifierSession:
         self.slot.advance(self.committed)
         self.sampler.prepare(len(self.committed), positions)
 
-    def replayed(self, committed_length: int, draft: DraftTree) -> Verification | None:
+    def stored_answer(self, committed_length: int, draft: DraftTree) -> Verification | None:
         """The stored answer if the message repeats the last one; else None.
 
         Raises StaleSession if the message assumes another committed length than the session's.

@@ -17,10 +17,10 @@ from draftloop.tree import DraftBudget, DraftEnd, DraftTree, Verdict
 class Strategy(ABC):
     """A way to propose drafts in one session.
 
-    Order of calls: `prefill` and, concurrently, `reading` once; then per round `observe`, `offer`,
-    `propose`, and `ahead` while the draft is verified. `prefill`, `propose` and `ahead` run on the
-    engine's thread and yield the forwards they need, so that sessions share them. The other methods
-    need no forward.
+    Order of calls: `prefill` and, concurrently, `index_steps` once; then per round `observe`,
+    `offer`, `propose`, and `draft_ahead` while the draft is verified. `prefill`, `propose` and
+    `draft_ahead` run on the engine's thread and yield the forwards they need, so that sessions
+    share them. The other methods need no forward.
     """
 
     name: ClassVar[str]
@@ -34,7 +34,7 @@ class Strategy(ABC):
     def offer(self, tree: DraftTree) -> None:  # noqa: B027
         """Receives what cheaper sources propose for the next draft; ignored by default."""
 
-    def reading(self) -> Iterator[None]:
+    def index_steps(self) -> Iterator[None]:
         """Indexes the text for sources without a model, one piece per step; nothing by default.
 
         Runs on the event loop while the engine prefills, and completes before the first `propose`.
@@ -68,8 +68,8 @@ class Strategy(ABC):
     def propose(self, budget: DraftBudget) -> Task[DraftTree]:
         """Returns a draft that continues the session's committed tokens, within the budget."""
 
-    def ahead(self, wanted: Callable[[], bool]) -> Task[None]:
-        """Extends the last draft while it is being verified, for as long as `wanted()` is true.
+    def draft_ahead(self, should_continue: Callable[[], bool]) -> Task[None]:
+        """Extends the last draft while it is verified, for as long as `should_continue()` is true.
 
         Runs on the engine's thread, before the next `observe`; does nothing by default.
         """

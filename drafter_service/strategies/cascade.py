@@ -63,7 +63,7 @@ class Cascade(Chain):
         self._leniency = parameters.leniency
         self._max_gram = MaxGram((), session.stop_token_ids)
 
-    def reading(self) -> Iterator[None]:
+    def index_steps(self) -> Iterator[None]:
         """Indexes the text for max-gram."""
         for end in range(PIECE_TOKENS, len(self.session.committed) + PIECE_TOKENS, PIECE_TOKENS):
             self._read(end)
@@ -94,7 +94,7 @@ class Cascade(Chain):
             end = DraftEnd.NODES if limit == budget.max_nodes else DraftEnd.DEPTH
         self.end = end
         draft, self._last_writers = drafted.tree(), drafted.writers
-        return self.remembered(draft, drafted.scores, draft.depths())
+        return self.store_draft(draft, drafted.scores, draft.depths())
 
     def calibrate(
         self, draft: DraftTree, scores: Sequence[float], verdict: Verdict, runs: Sequence[int]

@@ -91,7 +91,7 @@ class Chain(Strategy):
             return
         count = len(verdict.node_predictions)
         scores, runs = self._last_scores[:count], self._last_runs[:count]
-        self.remembered(self._last_draft.first(count), scores, runs)
+        self.store_draft(self._last_draft.first(count), scores, runs)
         if verdict.judges(self._last_draft):
             self.calibrate(self._last_draft, scores, verdict, runs)
 
@@ -101,7 +101,7 @@ class Chain(Strategy):
         """Learns from the verdict on `draft`, the part of the draft that was verified."""
         self.session.experience.calibration.observe(draft, scores, verdict, runs)
 
-    def remembered(self, draft: DraftTree, scores: list[float], runs: list[int]) -> DraftTree:
+    def store_draft(self, draft: DraftTree, scores: list[float], runs: list[int]) -> DraftTree:
         """Stores the draft with its raw scores and runs until its verdict; returns the draft."""
         self._last_draft, self._last_scores, self._last_runs = draft, scores, runs
         return draft

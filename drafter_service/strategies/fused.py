@@ -36,7 +36,7 @@ TOGETHER, REVIEWED = 8, 24
 # saves some four of the larger one.
 REVIEW_COST_RATIO = 4
 # Nodes with a smaller path probability are not drafted ahead.
-LEAST_AHEAD = 0.01
+MIN_REACH_AHEAD = 0.01
 NO_PRICES = DraftBudget(max_nodes=0, max_depth=0)
 
 
@@ -96,7 +96,9 @@ class Fused(TreeStrategy):
             return tree
         experience = self.session.experience
         alone = way is Way.LARGER
-        self.candidates.learn_by(experience.calibration if alone else experience.ways.further)
+        self.candidates.set_calibration(
+            experience.calibration if alone else experience.ways.further
+        )
         tree = yield from self._draft(budget)
         self.proposed_nodes += of_smaller
         return tree
@@ -108,36 +110,36 @@ class Fused(TreeStrategy):
         self.candidates.advance()
         most, depth, least = budget.max_nodes, budget.max_depth, budget.least_path_probability
         return (
-            yield from self.grown(
+            yield from self.grow_draft(
                 budget, together=TOGETHER, most=most, max_depth=depth, least=least,
                 offer=offer, reviewed=REVIEWED,
             )
         )  # fmt: skip
 
-    def ended(self, full: bool, max_depth: int) -> DraftEnd:
+    def end_reason(self, full: bool, max_depth: int) -> DraftEnd:
         """NODES if the node limit was reached; else further nodes are not worth verifying."""
         return DraftEnd.NODES if full else DraftEnd.VERIFY_COST
 
-    def ahead(self, wanted: Callable[[], bool]) -> Task[None]:
+    def draft_ahead(self, should_continue: Callable[[], bool]) -> Task[None]:
         """Extends the last tree at its likeliest ends, as the verdict may stop at any node."""
         if self._smaller is not None and self._way is Way.SMALLER:
-            yield from self._smaller.ahead(wanted)
+            yield from self._smaller.draft_ahead(should_continue)
             return
-        known, ended = self.candidates, False
+        known, end_reason = self.candidates, False
         depth, most = self.session.room, TOGETHER * CHILDREN
-        known.plan(NO_PRICES, together=TOGETHER, most=most, max_depth=depth, least=LEAST_AHEAD)
+        known.plan(NO_PRICES, together=TOGETHER, most=most, max_depth=depth, least=MIN_REACH_AHEAD)
         try:
-            while known.root_is_run and wanted():
-                known.every_end(TOGETHER)
-                if not known.grows:
+            while known.root_is_run and should_continue():
+                known.open_all_ends(TOGETHER)
+                if not known.has_ends:
                     break
                 if known.all_known:
                     known.take_known()
                 else:
                     yield from self.expand()
-            ended = True
+            end_reason = True
         finally:
-            if not ended:  # the tree has nodes marked as run whose forward did not complete
+            if not end_reason:  # the tree has nodes marked as run whose forward did not complete
                 known.clear()
 
 

@@ -36,12 +36,12 @@ class OptTree(TreeStrategy):
         delta = NO_DELTA if parameters.delta is None else parameters.delta
         self.candidates.clear()
         return (
-            yield from self.grown(
+            yield from self.grow_draft(
                 budget, together=most, most=most, max_depth=depth, least=least, delta=delta
             )
         )
 
-    def ended(self, full: bool, max_depth: int) -> DraftEnd:
+    def end_reason(self, full: bool, max_depth: int) -> DraftEnd:
         """The last layer decides: it reached `max_depth`, it was empty, or the nodes ran out."""
         newest = self.candidates.newest_depths
         if not newest:

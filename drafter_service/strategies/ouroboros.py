@@ -45,9 +45,9 @@ class Ouroboros(Chain):
         if self._phrases is not None and self._parameters.draft_by_phrases:
             self._window = LookaheadWindow(self._parameters.lookahead, session.committed)
 
-    def reading(self) -> Iterator[None]:
+    def index_steps(self) -> Iterator[None]:
         """Indexes the request's own text in its phrases."""
-        return iter(()) if self._phrases is None else self._phrases.reading()
+        return iter(()) if self._phrases is None else self._phrases.index_steps()
 
     def observe(self, new_token_ids: Sequence[int], verdict: Verdict | None) -> None:
         """Adds the new tokens to the session's own text, and phrases from the verdict."""
@@ -59,8 +59,8 @@ class Ouroboros(Chain):
         self._phrases.extend(context, new_token_ids)
         if verdict is not None and verdict.judges(self._last_draft):
             self._phrases.learn(context, self._last_draft, verdict)
-            heard = len(verdict.emitted_token_ids)
-            context, new_token_ids = [*context, *new_token_ids[:heard]], new_token_ids[heard:]
+            count = len(verdict.emitted_token_ids)
+            context, new_token_ids = [*context, *new_token_ids[:count]], new_token_ids[count:]
         if new_token_ids:  # committed by rounds that were drafted elsewhere
             emitted = tuple(new_token_ids)
             committed = Verdict(
@@ -77,11 +77,11 @@ class Ouroboros(Chain):
         depth = self.chain_depth(budget)
         yield from self.prefill(whole=False)
         drafted = Drafted()
-        while self._goes_on(drafted, depth, budget):
+        while self._continues(drafted, depth, budget):
             known, began = len(drafted), time.perf_counter()
             guessed = self._window is not None and self._choice.takes_first()
-            if guessed or not (yield from self._goes_on_alone(drafted, depth, budget)):
-                guesses = self._beside(drafted) if guessed else EMPTY_TREE
+            if guessed or not (yield from self._extend_alone(drafted, depth, budget)):
+                guesses = self._next_guesses(drafted) if guessed else EMPTY_TREE
                 logits = yield self._next_forward(drafted.token_ids, guesses)
                 gain = self._take(drafted, guesses, logits)
                 self._economy.observe(time.perf_counter() - began, gain, first=not known)
@@ -92,14 +92,14 @@ class Ouroboros(Chain):
         drafted.cut(depth)
         draft, scores, runs = self._lengthened(drafted, budget)
         chain = range(1, len(drafted) + 1)
-        return self.remembered(draft, drafted.scores + scores, [*chain, *runs])
+        return self.store_draft(draft, drafted.scores + scores, [*chain, *runs])
 
     def chain_depth(self, budget: DraftBudget) -> int:
         """Leaves a third of the nodes to lengthening."""
         most = super().chain_depth(budget)
         return min(most, max(1, 2 * most // 3)) if self._lengthens else most
 
-    def _goes_on(self, drafted: Drafted, depth: int, budget: DraftBudget) -> bool:
+    def _continues(self, drafted: Drafted, depth: int, budget: DraftBudget) -> bool:
         if len(drafted) >= depth or drafted.ended:
             ends_text = drafted.ended and len(drafted) <= depth
             self.end = DraftEnd.TEXT if ends_text else DraftEnd.DEPTH
@@ -108,7 +108,7 @@ class Ouroboros(Chain):
         self.end = DraftEnd.DRAFT_COST
         return not len(drafted) or self._economy.pays(drafted.reach, budget)
 
-    def _goes_on_alone(self, drafted: Drafted, depth: int, budget: DraftBudget) -> Task[bool]:
+    def _extend_alone(self, drafted: Drafted, depth: int, budget: DraftBudget) -> Task[bool]:
         """Extends the chain without guesses in one compiled call; False if that is impossible."""
         passes = self._passes(drafted, depth, budget)
         if passes is None:
@@ -126,10 +126,10 @@ class Ouroboros(Chain):
         alone = self._alone
         alone.clear()
         alone.plan(budget, together=1, most=depth, max_depth=depth, least=0.0)
-        alone.begin_behind(drafted.tree())
+        alone.begin_after(drafted.tree())
         return alone.passes(self._economy)
 
-    def _beside(self, drafted: Drafted) -> DraftTree:
+    def _next_guesses(self, drafted: Drafted) -> DraftTree:
         """The guesses for the draft model's next forward: phrases after the chain, and the window.
 
         If there is no room for both, the window gets half of it, since it yields new phrases.
@@ -143,9 +143,12 @@ class Ouroboros(Chain):
             return EMPTY_TREE
         left = room - self._window.reserved(deepest, room)
         most = min(left, lookahead.candidates * (lookahead.ngram - 1))
-        wanted = DraftBudget(max_nodes=most, max_depth=min(deepest, most))
+        guess_budget = DraftBudget(max_nodes=most, max_depth=min(deepest, most))
         phrases = self._phrases.propose(
-            session.committed, wanted, drafted=drafted.token_ids, most_leaves=lookahead.candidates
+            session.committed,
+            guess_budget,
+            drafted=drafted.token_ids,
+            max_leaves=lookahead.candidates,
         )
         builder = TreeBuilder(phrases)
         self._window.place(builder, ROOT, deepest, room - len(builder))
@@ -210,7 +213,7 @@ class Ouroboros(Chain):
             self.session.committed,
             room,
             drafted=drafted.token_ids,
-            most_leaves=self._parameters.lengthening_phrases,
+            max_leaves=self._parameters.lengthening_phrases,
         )
         builder = TreeBuilder(chain)
         builder.graft(len(chain) - 1, phrases)

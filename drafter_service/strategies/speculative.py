@@ -30,8 +30,10 @@ class Speculative(TreeStrategy):
         budget = self.session.within_limits(budget)
         depth = min(budget.max_nodes, budget.max_depth)
         self.candidates.clear()
-        return (yield from self.grown(budget, together=1, most=depth, max_depth=depth, least=0.0))
+        return (
+            yield from self.grow_draft(budget, together=1, most=depth, max_depth=depth, least=0.0)
+        )
 
-    def ended(self, full: bool, max_depth: int) -> DraftEnd:
+    def end_reason(self, full: bool, max_depth: int) -> DraftEnd:
         """DEPTH if the depth limit was reached; else a stop token, or nothing left to propose."""
         return DraftEnd.DEPTH if full else DraftEnd.TEXT

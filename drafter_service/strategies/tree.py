@@ -30,7 +30,7 @@ class TreeStrategy(Strategy):
         if verdict is not None:
             self.candidates.judge(new_token_ids)
 
-    def grown(
+    def grow_draft(
         self, budget: DraftBudget, *, together: int, most: int, max_depth: int, least: float,
         delta: float = NO_DELTA, offer: DraftTree = EMPTY_TREE, reviewed: int = 0,
     ) -> Task[DraftTree]:  # fmt: skip
@@ -53,17 +53,19 @@ class TreeStrategy(Strategy):
         yield from self.grow()
         full = known.choose() == most
         self.proposed_nodes = known.drafted
-        self.end = DraftEnd.DRAFT_COST if known.too_dear else self.ended(full, max_depth)
+        self.end = (
+            DraftEnd.DRAFT_COST if known.is_too_expensive else self.end_reason(full, max_depth)
+        )
         return known.build()
 
     @abstractmethod
-    def ended(self, full: bool, max_depth: int) -> DraftEnd:
+    def end_reason(self, full: bool, max_depth: int) -> DraftEnd:
         """Why a draft ended if not for the price of another forward; `full`: all nodes used."""
 
     def grow(self) -> Task[None]:
         """Runs the ends and adds their best children, as planned, until nothing more pays."""
         known = self.candidates
-        while known.grows:
+        while known.has_ends:
             if passes := known.passes(self.economy):
                 yield passes
                 if not known.all_known:  # known ends need no rows

@@ -68,17 +68,17 @@ class AsyncClient:
         self, prompt: Prompt, *, timeout: float | None = None, **options: Unpack[Options]
     ) -> Completion:
         """Generates and returns the whole continuation of a text, of token ids, or of a request."""
-        said = parameters(prompt, options)
-        return await self._call(lambda left: self._client.generate(said, left), timeout)
+        request = parameters(prompt, options)
+        return await self._call(lambda left: self._client.generate(request, left), timeout)
 
     def stream(
         self, prompt: Prompt, *, timeout: float | None = None, **options: Unpack[Options]
     ) -> AsyncStream:
         """Generates the continuation in pieces, as the server commits them."""
-        said = parameters(prompt, options)
+        request = parameters(prompt, options)
         deadline = self._deadline(timeout)
         return AsyncStream(
-            lambda: self._client.stream(said, deadline.remaining()),
+            lambda: self._client.stream(request, deadline.remaining()),
             self._retry,
             deadline,
             self._client.pause,

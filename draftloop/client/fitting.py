@@ -12,11 +12,11 @@ from typing import Any
 
 from draftloop.errors import InvalidInput
 from draftloop.grammar import FORMATS, Grammar
-from draftloop.logprobs import MOST_TOP_LOGPROBS
+from draftloop.logprobs import MAX_TOP_LOGPROBS
 from draftloop.request import (
-    LEAST_POSITIVE,
     MAX_SEED,
     MAX_TOP_K,
+    MIN_POSITIVE,
     NEVER_ZERO,
     GenerationParameters,
     check_characters,
@@ -28,37 +28,37 @@ REAL_NUMBERS = (
 )  # fmt: skip
 
 
-def require_fitting(said: GenerationParameters) -> None:
+def require_valid_types(parameters: GenerationParameters) -> None:
     """Checks the types and ranges that the wire can carry; the server checks all other rules."""
-    _require_texts(said)
-    _require_grammar(said.sampling.grammar)
+    _require_texts(parameters)
+    _require_grammar(parameters.sampling.grammar)
     for name in REAL_NUMBERS:
-        require_number(name, getattr(said.sampling, name))
+        require_number(name, getattr(parameters.sampling, name))
     for name in NEVER_ZERO:
-        if (real := getattr(said.sampling, name)) < LEAST_POSITIVE:
-            raise InvalidInput(name, f"must be at least {LEAST_POSITIVE}", real)
+        if (real := getattr(parameters.sampling, name)) < MIN_POSITIVE:
+            raise InvalidInput(name, f"must be at least {MIN_POSITIVE}", real)
     for name, value, most, rule in (
-        ("max_tokens", said.max_tokens, UINT32, _at_least_1(said.max_tokens)),
-        ("min_tokens", said.min_tokens, UINT32, f"must be from 0 to {UINT32}"),
-        ("logprobs", said.logprobs, UINT32, f"must be from 0 to {MOST_TOP_LOGPROBS}"),
-        ("prompt_logprobs", said.prompt_logprobs, UINT32,
-         f"must be from 0 to {MOST_TOP_LOGPROBS}"),
-        ("top_k", said.sampling.top_k, UINT32, f"must be from 0 (off) to {MAX_TOP_K}"),
-        ("seed", said.seed, MAX_SEED, f"must be from 0 to {MAX_SEED}"),
-        ("speculation.max_draft_tokens", said.speculation.max_draft_tokens, UINT32,
-         _at_least_1(said.speculation.max_draft_tokens)),
+        ("max_tokens", parameters.max_tokens, UINT32, _at_least_one_rule(parameters.max_tokens)),
+        ("min_tokens", parameters.min_tokens, UINT32, f"must be from 0 to {UINT32}"),
+        ("logprobs", parameters.logprobs, UINT32, f"must be from 0 to {MAX_TOP_LOGPROBS}"),
+        ("prompt_logprobs", parameters.prompt_logprobs, UINT32,
+         f"must be from 0 to {MAX_TOP_LOGPROBS}"),
+        ("top_k", parameters.sampling.top_k, UINT32, f"must be from 0 (off) to {MAX_TOP_K}"),
+        ("seed", parameters.seed, MAX_SEED, f"must be from 0 to {MAX_SEED}"),
+        ("speculation.max_draft_tokens", parameters.speculation.max_draft_tokens, UINT32,
+         _at_least_one_rule(parameters.speculation.max_draft_tokens)),
     ):  # fmt: skip
         if value is not None:
             _require_whole(name, value)
             if not 0 <= value <= most:
                 raise InvalidInput(name, rule, value)
-    if said.ignore_eos not in (True, False):
-        raise InvalidInput("ignore_eos", "must be true or false", said.ignore_eos)
-    token_ids("prompt", said.token_ids or ())
-    token_ids("stop_token_ids", said.stop_token_ids)
-    token_ids("allowed_token_ids", said.allowed_token_ids)
-    token_ids("logit_bias", tuple(token for token, _ in said.sampling.logit_bias))
-    for token, bias in said.sampling.logit_bias:
+    if parameters.ignore_eos not in (True, False):
+        raise InvalidInput("ignore_eos", "must be true or false", parameters.ignore_eos)
+    token_ids("prompt", parameters.token_ids or ())
+    token_ids("stop_token_ids", parameters.stop_token_ids)
+    token_ids("allowed_token_ids", parameters.allowed_token_ids)
+    token_ids("logit_bias", tuple(token for token, _ in parameters.sampling.logit_bias))
+    for token, bias in parameters.sampling.logit_bias:
         require_number(f"logit_bias[{token}]", bias)
 
 
@@ -102,16 +102,16 @@ def biases(name: str, value: Any) -> tuple[tuple[int, float], ...]:
     return tuple(sorted(value.items()))
 
 
-def _require_texts(said: GenerationParameters) -> None:
+def _require_texts(parameters: GenerationParameters) -> None:
     for name, text in (
-        ("text", "" if said.text is None else said.text),
-        ("prediction", said.prediction),
-        ("tenant", said.tenant),
-        ("cache_salt", said.cache_salt),
-        ("request_id", said.request_id),
-        ("speculation.strategy", said.speculation.strategy),
-        *((f"stop[{index}]", stop) for index, stop in enumerate(said.stop)),
-        *((f"bad_words[{index}]", word) for index, word in enumerate(said.bad_words)),
+        ("text", "" if parameters.text is None else parameters.text),
+        ("prediction", parameters.prediction),
+        ("tenant", parameters.tenant),
+        ("cache_salt", parameters.cache_salt),
+        ("request_id", parameters.request_id),
+        ("speculation.strategy", parameters.speculation.strategy),
+        *((f"stop[{index}]", stop) for index, stop in enumerate(parameters.stop)),
+        *((f"bad_words[{index}]", word) for index, word in enumerate(parameters.bad_words)),
     ):
         require_text(name, text)
 
@@ -133,7 +133,7 @@ def _require_whole(name: str, value: Any) -> None:
         raise InvalidInput(name, "must be a whole number", value) from None
 
 
-def _at_least_1(value: Any) -> str:
+def _at_least_one_rule(value: Any) -> str:
     """The rule to name for a field whose only upper limit is that of the wire."""
     too_large = isinstance(value, int) and value > UINT32
     return f"must be at most {UINT32}" if too_large else "must be at least 1"

@@ -22,7 +22,7 @@ class LoopThread:
         self._stopping = False
         # No work enters the loop after it was told to stop. The lock is reentrant, because garbage
         # collection, which may run in a thread that holds the lock, cancels streams.
-        self._door = threading.RLock()
+        self._lock = threading.RLock()
         self._thread = threading.Thread(target=self._run_loop, name="draftloop-client", daemon=True)
         self._thread.start()
 
@@ -35,7 +35,7 @@ class LoopThread:
 
         Ctrl-C while waiting cancels it. Raises DraftloopError once the loop was stopped.
         """
-        with self._door:
+        with self._lock:
             if self._stopping:
                 work.close()
                 raise DraftloopError(CLOSED)
@@ -50,13 +50,13 @@ class LoopThread:
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Schedules `callback` on the loop's thread; does nothing once the loop was stopped."""
-        with self._door:
+        with self._lock:
             if not self._stopping:
                 self._loop.call_soon_threadsafe(callback)
 
     def stop(self) -> None:
         """Cancels what still runs; returns once the thread has ended. May be called repeatedly."""
-        with self._door:
+        with self._lock:
             if not self._stopping:
                 self._stopping = True
                 self._loop.call_soon_threadsafe(self._loop.stop)

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypedDict
 
-from draftloop.client.fitting import biases, entries, require_fitting, token_ids
+from draftloop.client.fitting import biases, entries, require_valid_types, token_ids
 from draftloop.errors import InvalidInput
 from draftloop.grammar import Grammar
 from draftloop.phrase import PhraseScope
@@ -71,14 +71,14 @@ def parameters(prompt: Prompt, options: Options) -> GenerationParameters:
         raise TypeError(f"no such option: {', '.join(sorted(unknown))}; there are {known}")
     given = _normalized({name: value for name, value in options.items() if value is not None})
     base = _base(prompt)
-    said = dataclasses.replace(
+    request = dataclasses.replace(
         base,
         sampling=dataclasses.replace(base.sampling, **_chosen(given, SAMPLING)),
         speculation=dataclasses.replace(base.speculation, **_chosen(given, SPECULATION)),
         **_chosen(given, REQUEST),
     )
-    require_fitting(said)
-    return said
+    require_valid_types(request)
+    return request
 
 
 def _base(prompt: Prompt) -> GenerationParameters:
@@ -111,9 +111,9 @@ def _normalized(given: dict[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _scope(said: PhraseScope | str) -> PhraseScope:
+def _scope(value: PhraseScope | str) -> PhraseScope:
     try:
-        return PhraseScope(said)
+        return PhraseScope(value)
     except ValueError:
         rule = f"must be one of {', '.join(scope.value for scope in PhraseScope)}"
-        raise InvalidInput("phrases", rule, said) from None
+        raise InvalidInput("phrases", rule, value) from None

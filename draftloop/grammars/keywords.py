@@ -11,24 +11,24 @@ OF_VALUES = {"const", "enum", "default", "examples"}
 OF_NAMES = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
 
 
-def changed(schema: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+def map_subschemas(schema: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
     """The schema, with `change` applied to everything that may be a schema or a list of them."""
-    return {keyword: _part(keyword, said, change) for keyword, said in schema.items()}
+    return {keyword: _map_keyword(keyword, value, change) for keyword, value in schema.items()}
 
 
-def _part(keyword: str, said: Any, change: Callable[[Any], Any]) -> Any:
+def _map_keyword(keyword: str, value: Any, change: Callable[[Any], Any]) -> Any:
     """The value of one keyword, with `change` applied to the schemas in it."""
     if keyword in OF_VALUES:
-        return said
-    if keyword in OF_NAMES and isinstance(said, dict):
-        return {name: change(schema) for name, schema in said.items()}
-    return change(said)
+        return value
+    if keyword in OF_NAMES and isinstance(value, dict):
+        return {name: change(schema) for name, schema in value.items()}
+    return change(value)
 
 
-def inner(schema: dict[str, Any]) -> Iterator[Any]:
+def subschemas(schema: dict[str, Any]) -> Iterator[Any]:
     """Everything in `schema` that may be a schema or a list of schemas."""
-    for keyword, said in schema.items():
-        if keyword in OF_NAMES and isinstance(said, dict):
-            yield from said.values()
+    for keyword, value in schema.items():
+        if keyword in OF_NAMES and isinstance(value, dict):
+            yield from value.values()
         elif keyword not in OF_VALUES:
-            yield said
+            yield value

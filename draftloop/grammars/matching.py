@@ -24,7 +24,7 @@ class Vocabulary:
         """Raises ValueError for a tokenizer that llguidance cannot use."""
         self.size = size
         text = (folder / TOKENIZER).read_text(encoding="utf-8")
-        self.tokenizer = LLTokenizer(_within_texts(text), size, list(stop_token_ids))
+        self.tokenizer = LLTokenizer(_without_leading_space(text), size, list(stop_token_ids))
 
     def matcher(self, grammar: Grammar) -> LLMatcher:
         """A matcher at the beginning of the output, tried by letting a copy consume a first token.
@@ -62,27 +62,27 @@ class Vocabulary:
                 rows.view(np.uint32)[row, spelled // 32] = 1 << spelled % 32
 
 
-def _within_texts(tokenizer: str) -> str:
+def _without_leading_space(tokenizer: str) -> str:
     """The contents of a tokenizer.json, changed so that it puts no space before a text.
 
     llguidance tokenizes text that must come next, which is in the middle of an output. Raises
     ValueError if the contents are not a JSON object.
     """
-    said = json.loads(tokenizer)
-    if not isinstance(said, dict):
+    config = json.loads(tokenizer)
+    if not isinstance(config, dict):
         raise ValueError(f"{TOKENIZER} is not a JSON object")
-    for part in _parts(said.get("pre_tokenizer")):
+    for part in _pre_tokenizer_steps(config.get("pre_tokenizer")):
         if part.get("type") == "ByteLevel":
             part["add_prefix_space"] = False
-    return json.dumps(said)
+    return json.dumps(config)
 
 
-def _parts(said: Any) -> Iterator[dict[str, Any]]:
+def _pre_tokenizer_steps(config: Any) -> Iterator[dict[str, Any]]:
     """The steps of a pre-tokenizer, including nested ones."""
-    if isinstance(said, dict):
-        yield said
-        for inner in said.get("pretokenizers") or ():
-            yield from _parts(inner)
+    if isinstance(config, dict):
+        yield config
+        for inner in config.get("pretokenizers") or ():
+            yield from _pre_tokenizer_steps(inner)
 
 
 def bits(rows: NDArray[np.int32]) -> NDArray[np.uint8]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from draftloop.grammars.keywords import changed, inner
+from draftloop.grammars.keywords import map_subschemas, subschemas
 
 # Keywords with which an object schema says which further properties it may or must have.
 OF_OTHERS = {"additionalProperties", "minProperties", "dependentRequired", "enum", "const"}
@@ -18,7 +18,7 @@ COMBINING = {
 }  # fmt: skip
 
 
-def closed(schema: Any) -> Any:
+def close_objects(schema: Any) -> Any:
     """The same JSON Schema, with objects limited to the properties that it names.
 
     By the standard, objects may have any further properties, and small models keep adding them.
@@ -27,12 +27,12 @@ def closed(schema: Any) -> Any:
     matches the result also matches the original. Raises RecursionError if the schema is nested too
     deeply.
     """
-    return schema if _combines(schema) else _closed(schema)
+    return schema if _combines_schemas(schema) else _close(schema)
 
 
-def _combines(schema: Any) -> bool:
+def _combines_schemas(schema: Any) -> bool:
     if isinstance(schema, list):
-        return any(map(_combines, schema))
+        return any(map(_combines_schemas, schema))
     if not isinstance(schema, dict):
         return False
     applied = APPLIED & schema.keys()
@@ -42,19 +42,19 @@ def _combines(schema: Any) -> bool:
         return True
     if "oneOf" in schema and "discriminator" not in schema:
         return True  # a value that matches one closed alternative may match two open ones
-    return not COMBINING.isdisjoint(schema) or any(map(_combines, inner(schema)))
+    return not COMBINING.isdisjoint(schema) or any(map(_combines_schemas, subschemas(schema)))
 
 
-def _closed(schema: Any) -> Any:
+def _close(schema: Any) -> Any:
     if isinstance(schema, list):
-        return [_closed(part) for part in schema]
+        return [_close(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
-    said = changed(schema, _closed)
-    return {**said, "additionalProperties": False} if _names_all(schema) else said
+    result = map_subschemas(schema, _close)
+    return {**result, "additionalProperties": False} if _can_be_closed(schema) else result
 
 
-def _names_all(schema: dict[str, Any]) -> bool:
+def _can_be_closed(schema: dict[str, Any]) -> bool:
     """Whether an object with only the named properties can match the schema."""
     properties, required = schema.get("properties"), schema.get("required", [])
     if not isinstance(properties, dict) or not OF_OTHERS.isdisjoint(schema):

@@ -10,8 +10,8 @@ from llguidance import LLMatcher, grammar_from
 
 from draftloop.errors import InvalidInput, shortened
 from draftloop.grammar import Grammar
-from draftloop.grammars.keywords import changed
-from draftloop.grammars.objects import closed
+from draftloop.grammars.keywords import map_subschemas
+from draftloop.grammars.objects import close_objects
 
 # As in llama.cpp: where JSON allows any white space, small models write it endlessly. A schema may
 # override this (`x-guidance`).
@@ -28,7 +28,7 @@ def grammar_text(grammar: Grammar) -> str:
     """The grammar in llguidance's notation. Raises InvalidInput if it cannot be read."""
     try:
         if grammar.format == "json_schema":
-            schema = followed(json.loads(grammar.text))
+            schema = enforced_schema(json.loads(grammar.text))
             text = "{}" if schema is True else json.dumps(schema)
             return LLMatcher.grammar_from_json_schema(text, defaults=JSON_DEFAULTS)
         if grammar.format == "choice":
@@ -44,9 +44,9 @@ def grammar_text(grammar: Grammar) -> str:
         raise refusal(grammar, "nested too deep") from None
 
 
-def followed(schema: Any) -> Any:
+def enforced_schema(schema: Any) -> Any:
     """A JSON Schema as it is enforced. Raises RecursionError if it is nested too deeply."""
-    return closed(without_annotations(schema))
+    return close_objects(without_annotations(schema))
 
 
 def without_annotations(schema: Any) -> Any:
@@ -58,12 +58,14 @@ def without_annotations(schema: Any) -> Any:
         return [without_annotations(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
-    said = {name: part for name, part in schema.items() if not _unknown_format(name, part)}
-    return changed(said, without_annotations)
+    constraints = {
+        name: part for name, part in schema.items() if not _is_unknown_format(name, part)
+    }
+    return map_subschemas(constraints, without_annotations)
 
 
-def _unknown_format(keyword: str, said: Any) -> bool:
-    return keyword == "format" and isinstance(said, str) and said not in STRING_FORMATS
+def _is_unknown_format(keyword: str, value: Any) -> bool:
+    return keyword == "format" and isinstance(value, str) and value not in STRING_FORMATS
 
 
 def with_parts(lark: str, parts: Mapping[str, Grammar]) -> Grammar:
@@ -82,9 +84,9 @@ def with_parts(lark: str, parts: Mapping[str, Grammar]) -> Grammar:
     return Grammar("grammar", json.dumps({"grammars": grammars}))
 
 
-def refusal(grammar: Grammar, said: str) -> InvalidInput:
+def refusal(grammar: Grammar, message: str) -> InvalidInput:
     """An error with llguidance's reason: the first line of its message and later `error:` lines."""
-    first, *more = said.strip().splitlines() or ["unknown"]
+    first, *more = message.strip().splitlines() or ["unknown"]
     causes = [line for line in more if line.startswith("error:")]
     reason = shortened(" ".join([first, *causes]), SHOWN_REASON)  # it quotes the grammar
     rule = f"must be a grammar that can be followed ({reason})"

@@ -24,14 +24,14 @@ from draftloop.grammars.matching import Vocabulary
 from draftloop.grammars.text import refusal
 
 MB = 1 << 20
-MOST_STACK = 4 * MB  # less than threads of services have: what passes here is safe there
-MOST_MEMORY = 48 * MB  # services keep several grammars in memory
-MOST_ADDRESSES = 192 * MB  # while the grammar is compiled
-MOST_CPU_S = 3
-MOST_S = 30.0  # wall time, for a machine that is busy with other work
-TOLD_TO_END = (signal.SIGTERM,)
+MAX_STACK = 4 * MB  # less than threads of services have: what passes here is safe there
+MAX_MEMORY = 48 * MB  # services keep several grammars in memory
+MAX_ADDRESS_SPACE = 192 * MB  # while the grammar is compiled
+MAX_CPU_S = 3
+MAX_WALL_S = 30.0  # wall time, for a machine that is busy with other work
+TERMINATION_SIGNALS = (signal.SIGTERM,)
 TOO_LARGE = "it is too large, or too deep"
-TOO_LONG = f"it takes more than {MOST_CPU_S} seconds to make"
+TOO_LONG = f"it takes more than {MAX_CPU_S} seconds to make"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,86 +48,88 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     model = Model(**json.loads(sys.stdin.readline()))
     try:
-        known = Vocabulary(Path(model.folder), model.vocabulary_size, model.stop_token_ids)
+        vocabulary = Vocabulary(Path(model.folder), model.vocabulary_size, model.stop_token_ids)
     except ValueError as error:
-        _say(str(error))
+        _write_answer(str(error))
         return
-    _say(None)
+    _write_answer(None)
     for line in sys.stdin:
-        _say(_tried(Grammar(**json.loads(line)), known))
+        _write_answer(_try_in_child(Grammar(**json.loads(line)), vocabulary))
 
 
-def _say(answer: str | None) -> None:
+def _write_answer(answer: str | None) -> None:
     sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()
 
 
-def _tried(grammar: Grammar, known: Vocabulary) -> str | None:
+def _try_in_child(grammar: Grammar, vocabulary: Vocabulary) -> str | None:
     """What is wrong with the grammar; None if it can be followed."""
     reading, writing = os.pipe()
-    signal.pthread_sigmask(signal.SIG_BLOCK, TOLD_TO_END)  # exiting here would leave the child
+    signal.pthread_sigmask(
+        signal.SIG_BLOCK, TERMINATION_SIGNALS
+    )  # exiting here would leave the child
     child = os.fork()
     if not child:
-        _answer(writing, grammar, known)
+        _run_child(writing, grammar, vocabulary)
     os.close(writing)
-    said = b""
+    answer = b""
     try:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, TOLD_TO_END)
-        said = _heard(reading)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, TERMINATION_SIGNALS)
+        answer = _read_answer(reading)
     finally:  # in a container, nothing else would reap the child
-        if not said:
+        if not answer:
             os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
-    if said:
-        found: str | None = json.loads(said)
+    if answer:
+        found: str | None = json.loads(answer)
         return found
-    late = os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL)
-    return refusal(grammar, TOO_LONG if late else TOO_LARGE).description
+    timed_out = os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL)
+    return refusal(grammar, TOO_LONG if timed_out else TOO_LARGE).description
 
 
-def _heard(reading: int) -> bytes:
+def _read_answer(reading: int) -> bytes:
     """The child's answer; empty if it ended without one or took too long."""
     with os.fdopen(reading, "rb") as answer:
-        in_time, _, _ = select.select([answer], [], [], MOST_S)
+        in_time, _, _ = select.select([answer], [], [], MAX_WALL_S)
         return answer.read() if in_time else b""
 
 
-def _answer(writing: int, grammar: Grammar, known: Vocabulary) -> None:
+def _run_child(writing: int, grammar: Grammar, vocabulary: Vocabulary) -> None:
     """Tries the grammar in the child process, writes the answer, and ends the process."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, TOLD_TO_END)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, TERMINATION_SIGNALS)
     with contextlib.suppress(BaseException):
-        _limit()
-        before = _most_memory()
-        found = _wrong(grammar, known)
-        if found is None and _most_memory() - before > MOST_MEMORY:
+        _limit_resources()
+        before = _peak_memory()
+        found = _find_problem(grammar, vocabulary)
+        if found is None and _peak_memory() - before > MAX_MEMORY:
             found = refusal(grammar, TOO_LARGE).description
         os.write(writing, json.dumps(found).encode())
     os._exit(0)
 
 
-def _limit() -> None:
-    limits = {resource.RLIMIT_STACK: MOST_STACK, resource.RLIMIT_CORE: 0}
+def _limit_resources() -> None:
+    limits = {resource.RLIMIT_STACK: MAX_STACK, resource.RLIMIT_CORE: 0}
     with contextlib.suppress(OSError):  # without /proc, only time and stack are bounded
         pages = int(Path("/proc/self/statm").read_text().split()[0])
-        limits[resource.RLIMIT_AS] = pages * resource.getpagesize() + MOST_ADDRESSES
-    limits[resource.RLIMIT_CPU] = MOST_CPU_S + 1  # the soft limit is one second lower
-    for kind, most in limits.items():
-        _, known = resource.getrlimit(kind)
-        most = most if known == resource.RLIM_INFINITY else min(most, known)
-        early = most - 1 if kind == resource.RLIMIT_CPU else most
-        resource.setrlimit(kind, (early, most))
+        limits[resource.RLIMIT_AS] = pages * resource.getpagesize() + MAX_ADDRESS_SPACE
+    limits[resource.RLIMIT_CPU] = MAX_CPU_S + 1  # the soft limit is one second lower
+    for kind, limit in limits.items():
+        _, hard_limit = resource.getrlimit(kind)
+        limit = limit if hard_limit == resource.RLIM_INFINITY else min(limit, hard_limit)
+        soft_limit = limit - 1 if kind == resource.RLIMIT_CPU else limit
+        resource.setrlimit(kind, (soft_limit, limit))
 
 
-def _most_memory() -> int:
+def _peak_memory() -> int:
     """Peak memory of this process, in bytes."""
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if sys.platform == "darwin" else most * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
 
 
-def _wrong(grammar: Grammar, known: Vocabulary) -> str | None:
+def _find_problem(grammar: Grammar, vocabulary: Vocabulary) -> str | None:
     try:
-        known.matcher(grammar)
+        vocabulary.matcher(grammar)
     except InvalidInput as error:
         return error.description
     return None

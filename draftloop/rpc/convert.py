@@ -13,14 +13,14 @@ from draftloop.logprobs import PromptLogprobs, TokenLogprobs
 from draftloop.model_info import CostPoint, ModelInfo
 from draftloop.request import NEVER_ZERO, GenerationParameters, SamplingParameters
 from draftloop.rpc.convert_speculation import speculation_from_pb, speculation_to_pb
-from draftloop.rpc.fields import names, require_few, taken
+from draftloop.rpc.fields import field_names, field_values, require_max_entries
 from draftloop.tree import DraftEnd, DraftTree, ServiceTimings, TokenSource, Verdict
 from protos import generation_pb2, verifier_pb2
 from protos import speculation_pb2 as pb
 
 # What every round carries is converted field by field below, which takes half the time.
-_COST_POINT = names(CostPoint)
-_PLAIN_MODEL_INFO = names(ModelInfo, but=["strategies", "stop_token_ids", "cost_curve"])
+_COST_POINT = field_names(CostPoint)
+_PLAIN_MODEL_INFO = field_names(ModelInfo, exclude=["strategies", "stop_token_ids", "cost_curve"])
 
 
 def tree_to_pb(tree: DraftTree) -> pb.DraftTree:
@@ -114,9 +114,13 @@ def _token_logprobs(message: pb.TokenLogprobs) -> TokenLogprobs:
     return TokenLogprobs(message.token_id, message.logprob, top)
 
 
-def prompt_logprobs_to_pb(said: PromptLogprobs | None) -> pb.PromptLogprobs | None:
+def prompt_logprobs_to_pb(logprobs: PromptLogprobs | None) -> pb.PromptLogprobs | None:
     """Converts a prompt's log-probabilities to their message; None if there are none."""
-    return None if said is None else pb.PromptLogprobs(**taken(said, names(PromptLogprobs)))
+    return (
+        None
+        if logprobs is None
+        else pb.PromptLogprobs(**field_values(logprobs, field_names(PromptLogprobs)))
+    )
 
 
 def prompt_logprobs_from_pb(
@@ -127,9 +131,9 @@ def prompt_logprobs_from_pb(
     """A prompt's log-probabilities as received; None if the answer has none."""
     if not answer.HasField("prompt_logprobs"):
         return None
-    said = answer.prompt_logprobs
-    lists = taken(said, names(PromptLogprobs, but=["count"]))
-    return PromptLogprobs(count=said.count, **{name: list(lists[name]) for name in lists})
+    message = answer.prompt_logprobs
+    lists = field_values(message, field_names(PromptLogprobs, exclude=["count"]))
+    return PromptLogprobs(count=message.count, **{name: list(lists[name]) for name in lists})
 
 
 def sampling_to_pb(parameters: SamplingParameters) -> pb.SamplingParameters:
@@ -164,7 +168,7 @@ def sampling_from_pb(message: pb.SamplingParameters) -> SamplingParameters:
         bans=_bans_from_pb(message.bans) if message.HasField("bans") else NO_BANS,
         grammar=_grammar_from_pb(message.grammar) if message.HasField("grammar") else None,
         seed=message.seed,
-        **taken(message, filter(message.HasField, NEVER_ZERO)),
+        **field_values(message, filter(message.HasField, NEVER_ZERO)),
     )
 
 
@@ -178,7 +182,7 @@ def _bans_to_pb(bans: Bans) -> pb.Bans:
 
 
 def _bans_from_pb(message: pb.Bans) -> Bans:
-    require_few("bans.sequences", message.sequences, MAX_SEQUENCES)
+    require_max_entries("bans.sequences", message.sequences, MAX_SEQUENCES)
     return Bans(
         allowed=tuple(message.allowed_token_ids),
         sequences=tuple(tuple(each.token_ids) for each in message.sequences),
@@ -255,8 +259,8 @@ def model_info_to_pb(info: ModelInfo) -> pb.ModelInfo:
     return pb.ModelInfo(
         strategies=info.strategies,
         stop_token_ids=info.stop_token_ids,
-        cost_curve=[pb.CostPoint(**taken(point, _COST_POINT)) for point in info.cost_curve],
-        **taken(info, _PLAIN_MODEL_INFO),
+        cost_curve=[pb.CostPoint(**field_values(point, _COST_POINT)) for point in info.cost_curve],
+        **field_values(info, _PLAIN_MODEL_INFO),
     )
 
 
@@ -265,38 +269,40 @@ def model_info_from_pb(message: pb.ModelInfo) -> ModelInfo:
     return ModelInfo(
         strategies=tuple(message.strategies),
         stop_token_ids=tuple(message.stop_token_ids),
-        cost_curve=tuple(CostPoint(**taken(point, _COST_POINT)) for point in message.cost_curve),
-        **taken(message, _PLAIN_MODEL_INFO),
+        cost_curve=tuple(
+            CostPoint(**field_values(point, _COST_POINT)) for point in message.cost_curve
+        ),
+        **field_values(message, _PLAIN_MODEL_INFO),
     )
 
 
-def parameters_to_pb(said: GenerationParameters) -> generation_pb2.GenerationParameters:
+def parameters_to_pb(parameters: GenerationParameters) -> generation_pb2.GenerationParameters:
     """Converts a client's request to its message."""
-    sampling = sampling_to_pb(said.sampling)
+    sampling = sampling_to_pb(parameters.sampling)
     sampling.ClearField("seed")
-    if said.seed is not None:
-        sampling.seed = said.seed
+    if parameters.seed is not None:
+        sampling.seed = parameters.seed
     message = generation_pb2.GenerationParameters(
         sampling=sampling,
-        max_tokens=said.max_tokens,
-        min_tokens=said.min_tokens,
-        stop=said.stop,
-        stop_token_ids=said.stop_token_ids,
-        ignore_eos=bool(said.ignore_eos),  # older versions of protobuf refuse numpy's bool
-        allowed_token_ids=said.allowed_token_ids,
-        bad_words=said.bad_words,
-        speculation=speculation_to_pb(said.speculation),
-        request_id=said.request_id,
-        tenant=said.tenant,
-        logprobs=said.logprobs,
-        prompt_logprobs=said.prompt_logprobs,
-        prediction=said.prediction,
-        cache_salt=said.cache_salt,
+        max_tokens=parameters.max_tokens,
+        min_tokens=parameters.min_tokens,
+        stop=parameters.stop,
+        stop_token_ids=parameters.stop_token_ids,
+        ignore_eos=bool(parameters.ignore_eos),  # older versions of protobuf refuse numpy's bool
+        allowed_token_ids=parameters.allowed_token_ids,
+        bad_words=parameters.bad_words,
+        speculation=speculation_to_pb(parameters.speculation),
+        request_id=parameters.request_id,
+        tenant=parameters.tenant,
+        logprobs=parameters.logprobs,
+        prompt_logprobs=parameters.prompt_logprobs,
+        prediction=parameters.prediction,
+        cache_salt=parameters.cache_salt,
     )
-    if said.text is not None:
-        message.text = said.text
+    if parameters.text is not None:
+        message.text = parameters.text
     else:
-        message.tokens.ids.extend(said.token_ids or ())
+        message.tokens.ids.extend(parameters.token_ids or ())
     return message
 
 

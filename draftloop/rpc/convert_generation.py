@@ -22,14 +22,16 @@ from draftloop.rpc.convert import (
     model_info_from_pb,
     prompt_logprobs_from_pb,
 )
-from draftloop.rpc.fields import names, taken
+from draftloop.rpc.fields import field_names, field_values
 from draftloop.tree import TokenSource
 from protos import generation_pb2 as pb
 
 # Fields with the same name in the message, our own type and the orchestrator's figures.
-TIMINGS = names(Timings)
-PLAIN_FIGURES = names(Figures, but=["strategy", "accepted_per_position", "sources", "ends"])
-PHRASE_STORE = names(PhraseStoreInfo)
+TIMINGS = field_names(Timings)
+PLAIN_FIGURES = field_names(
+    Figures, exclude=["strategy", "accepted_per_position", "sources", "ends"]
+)
+PHRASE_STORE = field_names(PhraseStoreInfo)
 FINISH_REASONS = {pb.FINISH_REASON_STOP: "stop", pb.FINISH_REASON_LENGTH: "length"}
 
 
@@ -73,7 +75,7 @@ def summary_from_pb(message: pb.GenerationSummary) -> Summary:
             cached_tokens=message.cached_prompt_tokens,
         ),
         figures=_figures(message.speculation),
-        timings=Timings(**taken(message.timings, TIMINGS)),
+        timings=Timings(**field_values(message.timings, TIMINGS)),
     )
 
 
@@ -91,7 +93,7 @@ def deployment_from_pb(message: pb.GenerationInfoResponse) -> DeploymentInfo:
 
 
 def _phrase_store(message: pb.PhraseStoreInfo) -> PhraseStoreInfo:
-    return PhraseStoreInfo(**taken(message, PHRASE_STORE))
+    return PhraseStoreInfo(**field_values(message, PHRASE_STORE))
 
 
 def _figures(message: pb.SpeculationFigures) -> Figures:
@@ -110,7 +112,7 @@ def _figures(message: pb.SpeculationFigures) -> Figures:
             for source, part in zip(sources, message.sources, strict=True)
         ),
         ends={part.reason: part.rounds for part in message.ends},
-        **taken(message, PLAIN_FIGURES),
+        **field_values(message, PLAIN_FIGURES),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from draftloop.errors import InvalidInput
 from draftloop.lookahead import LookaheadParameters
 from draftloop.phrase import PhraseAccess, PhraseScope
-from draftloop.rpc.fields import names, require_few, taken
+from draftloop.rpc.fields import field_names, field_values, require_max_entries
 from draftloop.speculation import (
     MAX_CASCADE_TOKENS,
     CascadeParameters,
@@ -36,11 +36,11 @@ _SCOPES = {
     PhraseScope.READ_ONLY: pb.PHRASE_SCOPE_READ_ONLY,
 }
 _SCOPES_BY_NUMBER: dict[int, PhraseScope] = {number: scope for scope, number in _SCOPES.items()}
-_LOOKAHEAD = names(LookaheadParameters)
-_PLAIN_OUROBOROS = names(OuroborosParameters, but=["lookahead"])
-_OPT_TREE = names(OptTreeParameters)
-_PLAIN_CASCADE = names(CascadeParameters, but=["matrix"])
-_FUSED = names(FusedParameters)
+_LOOKAHEAD = field_names(LookaheadParameters)
+_PLAIN_OUROBOROS = field_names(OuroborosParameters, exclude=["lookahead"])
+_OPT_TREE = field_names(OptTreeParameters)
+_PLAIN_CASCADE = field_names(CascadeParameters, exclude=["matrix"])
+_FUSED = field_names(FusedParameters)
 
 
 def scope_to_pb(scope: PhraseScope) -> pb.PhraseScope:
@@ -81,31 +81,31 @@ def access_from_pb(message: drafter_pb2.PhraseAccess) -> PhraseAccess:
 def ouroboros_to_pb(parameters: OuroborosParameters) -> pb.OuroborosParameters:
     """Converts Ouroboros' parameters to their message."""
     lookahead = _lookahead_to_pb(parameters.lookahead)
-    return pb.OuroborosParameters(lookahead=lookahead, **taken(parameters, _PLAIN_OUROBOROS))
+    return pb.OuroborosParameters(lookahead=lookahead, **field_values(parameters, _PLAIN_OUROBOROS))
 
 
 def ouroboros_from_pb(message: pb.OuroborosParameters) -> OuroborosParameters:
     """Ouroboros' parameters as received; absent fields have their defaults."""
     default = OuroborosParameters()
-    said = _said(message, _PLAIN_OUROBOROS)
+    fields = _present_fields(message, _PLAIN_OUROBOROS)
     lookahead = _lookahead_from_pb(message.lookahead, default.lookahead)
-    return _replaced(default, {**said, "lookahead": lookahead})
+    return _with_fields(default, {**fields, "lookahead": lookahead})
 
 
 def opt_tree_to_pb(parameters: OptTreeParameters) -> pb.OptTreeParameters:
     """Converts OPT-Tree's parameters to their message."""
-    return pb.OptTreeParameters(**taken(parameters, _OPT_TREE))
+    return pb.OptTreeParameters(**field_values(parameters, _OPT_TREE))
 
 
 def opt_tree_from_pb(message: pb.OptTreeParameters) -> OptTreeParameters:
     """OPT-Tree's parameters as received; absent fields have their defaults."""
-    return _replaced(OptTreeParameters(), _said(message, _OPT_TREE))
+    return _with_fields(OptTreeParameters(), _present_fields(message, _OPT_TREE))
 
 
 def cascade_to_pb(parameters: CascadeParameters) -> pb.CascadeParameters:
     """Converts the cascade's parameters to their message."""
     rows = [pb.CascadeRow(tokens=row) for row in parameters.matrix]
-    return pb.CascadeParameters(matrix=rows, **taken(parameters, _PLAIN_CASCADE))
+    return pb.CascadeParameters(matrix=rows, **field_values(parameters, _PLAIN_CASCADE))
 
 
 def cascade_from_pb(message: pb.CascadeParameters) -> CascadeParameters:
@@ -113,11 +113,11 @@ def cascade_from_pb(message: pb.CascadeParameters) -> CascadeParameters:
 
     Raises InvalidInput if the matrix is larger than any valid one.
     """
-    require_few("cascade.matrix", message.matrix, MAX_CASCADE_TOKENS)
+    require_max_entries("cascade.matrix", message.matrix, MAX_CASCADE_TOKENS)
     for row in message.matrix:
-        require_few("cascade.matrix", row.tokens, MAX_CASCADE_TOKENS)
+        require_max_entries("cascade.matrix", row.tokens, MAX_CASCADE_TOKENS)
     matrix = tuple(tuple(row.tokens) for row in message.matrix)
-    return _replaced(CascadeParameters(matrix=matrix), _said(message, _PLAIN_CASCADE))
+    return _with_fields(CascadeParameters(matrix=matrix), _present_fields(message, _PLAIN_CASCADE))
 
 
 def speculation_to_pb(speculation: Speculation) -> generation_pb2.SpeculationParameters:
@@ -130,7 +130,7 @@ def speculation_to_pb(speculation: Speculation) -> generation_pb2.SpeculationPar
         ouroboros=ouroboros_to_pb(speculation.ouroboros),
         opt_tree=opt_tree_to_pb(speculation.opt_tree),
         cascade=cascade_to_pb(speculation.cascade),
-        fused=pb.FusedParameters(**taken(speculation.fused, _FUSED)),
+        fused=pb.FusedParameters(**field_values(speculation.fused, _FUSED)),
     )
 
 
@@ -145,23 +145,23 @@ def speculation_from_pb(message: generation_pb2.SpeculationParameters) -> Specul
         ouroboros=ouroboros_from_pb(message.ouroboros),
         opt_tree=opt_tree_from_pb(message.opt_tree),
         cascade=cascade_from_pb(message.cascade),
-        fused=_replaced(FusedParameters(), _said(message.fused, _FUSED)),
+        fused=_with_fields(FusedParameters(), _present_fields(message.fused, _FUSED)),
     )
 
 
 def _lookahead_to_pb(parameters: LookaheadParameters) -> pb.LookaheadParameters:
-    return pb.LookaheadParameters(**taken(parameters, _LOOKAHEAD))
+    return pb.LookaheadParameters(**field_values(parameters, _LOOKAHEAD))
 
 
 def _lookahead_from_pb(
     message: pb.LookaheadParameters, default: LookaheadParameters
 ) -> LookaheadParameters:
-    return _replaced(default, _said(message, _LOOKAHEAD))
+    return _with_fields(default, _present_fields(message, _LOOKAHEAD))
 
 
-def _said(message: Any, fields: tuple[str, ...]) -> dict[str, Any]:
-    return taken(message, filter(message.HasField, fields))
+def _present_fields(message: Any, fields: tuple[str, ...]) -> dict[str, Any]:
+    return field_values(message, filter(message.HasField, fields))
 
 
-def _replaced(default: Parameters, said: dict[str, Any]) -> Parameters:
-    return dataclasses.replace(default, **said)
+def _with_fields(default: Parameters, fields: dict[str, Any]) -> Parameters:
+    return dataclasses.replace(default, **fields)

@@ -55,7 +55,7 @@ class Wire:
         await self._closed.wait()
 
     @contextmanager
-    def our_errors(self) -> Iterator[None]:
+    def translated_errors(self) -> Iterator[None]:
         """Translates gRPC's errors to ours, including that of a call which `close` has ended.
 
         gRPC reports such a call as cancelled. If the calling task itself was cancelled,
@@ -84,7 +84,7 @@ class PieceCall:
 
         Raises our own errors, never gRPC's; asyncio.CancelledError after `cancel`.
         """
-        with self._wire.our_errors():
+        with self._wire.translated_errors():
             response = await self._call.read()
             if response is grpc.aio.EOF:
                 raise Unavailable("the server ended the stream before its summary", 0)
@@ -122,15 +122,17 @@ class GenerationClient:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._wire.wait_closed(), seconds)
 
-    def stream(self, said: GenerationParameters, timeout_s: float | None) -> PieceCall:
+    def stream(self, parameters: GenerationParameters, timeout_s: float | None) -> PieceCall:
         """Starts a generation whose answer is read in pieces."""
-        request = pb.GenerateRequest(parameters=_parameters(said))
+        request = pb.GenerateRequest(parameters=_parameters(parameters))
         call = self._wire.stub.Generate(request, timeout=timeout_s, metadata=self._metadata)
         return PieceCall(call, self._wire)
 
-    async def generate(self, said: GenerationParameters, timeout_s: float | None) -> Completion:
+    async def generate(
+        self, parameters: GenerationParameters, timeout_s: float | None
+    ) -> Completion:
         """The whole generation as one answer."""
-        request = pb.GenerateOnceRequest(parameters=_parameters(said))
+        request = pb.GenerateOnceRequest(parameters=_parameters(parameters))
         answer = await self._ask(self._wire.stub.GenerateOnce, request, timeout_s)
         return convert_generation.completion_from_pb(answer)
 
@@ -150,12 +152,14 @@ class GenerationClient:
         return convert_generation.deployment_from_pb(answer)
 
     async def _ask(self, method: Any, request: Message, timeout_s: float | None) -> Any:
-        with self._wire.our_errors():
+        with self._wire.translated_errors():
             return await method(request, timeout=timeout_s, metadata=self._metadata)
 
 
-def _parameters(said: GenerationParameters) -> pb.GenerationParameters:
+def _parameters(parameters: GenerationParameters) -> pb.GenerationParameters:
     try:
-        return convert.parameters_to_pb(said)
+        return convert.parameters_to_pb(parameters)
     except (TypeError, ValueError) as error:  # from inside protobuf, which names no field
-        raise InvalidInput.passed_on("parameters", f"the wire cannot carry them: {error}") from None
+        raise InvalidInput.from_description(
+            "parameters", f"the wire cannot carry them: {error}"
+        ) from None

@@ -19,7 +19,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from draftloop.environment import PROBE_TLS
 from draftloop.errors import StartupFailure
-from draftloop.pem import require_shown
+from draftloop.pem import require_client_files
 from draftloop.rpc.direct import DIRECT
 from draftloop.rpc.unconnected import no_connection
 
@@ -44,7 +44,7 @@ class ProbeTls:
 
         Raises StartupFailure if a file cannot be used, which in gRPC would end the process.
         """
-        require_shown("tls", ca=self.ca, certificate=self.certificate, key=self.key)
+        require_client_files("tls", ca=self.ca, certificate=self.certificate, key=self.key)
         credentials = grpc.ssl_channel_credentials(
             self.ca.read_bytes(),
             self.key.read_bytes() if self.key else None,
@@ -56,13 +56,13 @@ class ProbeTls:
 
 def tls_from(environment: Mapping[str, str]) -> ProbeTls | None:
     """TLS files that the environment names (`VARIABLES`); None if it names no CA."""
-    said = {name: Path(environment[name]) for name in VARIABLES[:3] if environment.get(name)}
-    if CA not in said:
+    files = {name: Path(environment[name]) for name in VARIABLES[:3] if environment.get(name)}
+    if CA not in files:
         return None
     return ProbeTls(
-        ca=said[CA],
-        certificate=said.get(CERTIFICATE),
-        key=said.get(KEY),
+        ca=files[CA],
+        certificate=files.get(CERTIFICATE),
+        key=files.get(KEY),
         server_name=environment.get(SERVER_NAME, ""),
     )
 

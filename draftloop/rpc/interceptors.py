@@ -38,7 +38,7 @@ DETAILS_KEY = "grpc-status-details-bin"
 DOMAIN = "draftloop"
 # Limit for an error's text as it is sent. Clients accept 8 KB of trailing metadata; beyond that,
 # they report a different error.
-MOST_BYTES = 7000
+MAX_STATUS_BYTES = 7000
 
 log = logs.get(__name__)
 
@@ -75,12 +75,14 @@ def to_status(error: DraftloopError) -> tuple[grpc.StatusCode, Message | None]:
 def sendable(text: str) -> str:
     """The text, shortened with an ellipsis if it would be too large to send."""
     sent = itertools.accumulate(map(_bytes_sent, text))
-    return shortened(text, sum(1 for _ in itertools.takewhile(lambda n: n <= MOST_BYTES, sent)))
+    return shortened(
+        text, sum(1 for _ in itertools.takewhile(lambda n: n <= MAX_STATUS_BYTES, sent))
+    )
 
 
-def _bytes_sent(letter: str) -> int:
+def _bytes_sent(character: str) -> int:
     """Bytes for one character: percent-encoded once, and twice in base64 if there is a detail."""
-    return len(quote(letter)) + 3 * len(letter.encode())
+    return len(quote(character)) + 3 * len(character.encode())
 
 
 def _retry(seconds: float) -> RetryInfo:
@@ -115,12 +117,12 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """Wraps every handler so that its exceptions become documented statuses.
 
     `running` is the number of unfinished calls to our own services. An answer of more than
-    `most_bytes`, which gRPC would not send, is translated like any other error.
+    `max_bytes`, which gRPC would not send, is translated like any other error.
     """
 
-    def __init__(self, most_bytes: int = NO_LIMIT) -> None:
+    def __init__(self, max_bytes: int = NO_LIMIT) -> None:
         self.running = 0
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
 
     async def intercept_service(
         self,
@@ -172,8 +174,8 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
     def _sendable(self, response: Any) -> Any:
         """Returns the response. Raises AnswerTooLarge if it is too large to send."""
-        if self._most_bytes != NO_LIMIT and (size := response.ByteSize()) > self._most_bytes:
-            raise AnswerTooLarge(size, self._most_bytes)
+        if self._max_bytes != NO_LIMIT and (size := response.ByteSize()) > self._max_bytes:
+            raise AnswerTooLarge(size, self._max_bytes)
         return response
 
     @contextlib.contextmanager

@@ -26,7 +26,7 @@ EXPORT_TIMEOUT_S = 3.0
 PROPAGATOR = TraceContextTextMapPropagator()
 FIELDS = frozenset(PROPAGATOR.fields)
 # The client went away or cancelled, which is not an error.
-CALLED_OFF = (asyncio.CancelledError, GeneratorExit)
+CANCELLED = (asyncio.CancelledError, GeneratorExit)
 
 
 class OtlpSpan:
@@ -38,10 +38,10 @@ class OtlpSpan:
 
     def child(self, name: str, **attributes: Value) -> Span:
         context = trace.set_span_in_context(self._span, Context())
-        return OtlpSpan(self._tracer, _begun(self._tracer, name, context, attributes))
+        return OtlpSpan(self._tracer, _start_span(self._tracer, name, context, attributes))
 
-    def note(self, **attributes: Value) -> None:
-        self._span.set_attributes(_named(attributes))
+    def set_attributes(self, **attributes: Value) -> None:
+        self._span.set_attributes(_with_prefix(attributes))
 
     def headers(self) -> tuple[tuple[str, str], ...]:
         carrier: dict[str, str] = {}
@@ -59,7 +59,7 @@ class OtlpSpan:
     ) -> None:
         if kind is not None:
             self._span.set_attribute("error.type", kind.__name__)
-            if not issubclass(kind, CALLED_OFF):
+            if not issubclass(kind, CANCELLED):
                 self._span.set_status(Status(StatusCode.ERROR))
         self._span.end()
 
@@ -77,16 +77,16 @@ class OtlpTracer:
             if key.lower() in FIELDS
         }
         context = PROPAGATOR.extract(carrier, Context())
-        return OtlpSpan(self._tracer, _begun(self._tracer, name, context, attributes))
+        return OtlpSpan(self._tracer, _start_span(self._tracer, name, context, attributes))
 
 
-def _begun(
+def _start_span(
     tracer: trace.Tracer, name: str, context: Context, attributes: dict[str, Value]
 ) -> trace.Span:
-    return tracer.start_span(name, context, trace.SpanKind.INTERNAL, _named(attributes))
+    return tracer.start_span(name, context, trace.SpanKind.INTERNAL, _with_prefix(attributes))
 
 
-def _named(attributes: dict[str, Value]) -> dict[str, Value]:
+def _with_prefix(attributes: dict[str, Value]) -> dict[str, Value]:
     return {f"draftloop.{name}": value for name, value in attributes.items()}
 
 

@@ -14,7 +14,7 @@ import uvloop
 from draftloop import engine_thread, logs
 from draftloop.config import ServiceSettings
 from draftloop.errors import DraftloopError, StartupFailure
-from draftloop.interruption import INTERRUPTED, ends_at_once
+from draftloop.interruption import INTERRUPTED, exit_on_interrupt
 from draftloop.metrics_server import serving_metrics
 
 Settings = TypeVar("Settings", bound=ServiceSettings)
@@ -39,9 +39,9 @@ def run_role(
     logs.have_standard_error()
     status = 0
     try:
-        with ends_at_once(role):
-            said = sys.argv[1:] if arguments is None else arguments
-            _run(role, settings_type.from_command_line(said), serve)
+        with exit_on_interrupt(role):
+            command_line = sys.argv[1:] if arguments is None else arguments
+            _run(role, settings_type.from_command_line(command_line), serve)
     except DraftloopError as error:
         sys.stderr.write(f"{role}: {error}\n")
         return STARTUP_FAILED

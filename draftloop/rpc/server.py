@@ -36,14 +36,14 @@ class RoleServer:
     """One role's gRPC server with health, reflection and a graceful stop.
 
     "" is SERVING while the process lives. The service's own name is NOT_SERVING until `ready`,
-    while draining, and whenever the role says so (`welcome`).
+    while draining, and whenever the role says so (`set_serving`).
     """
 
     def __init__(
-        self, service_name: str, settings: ServiceSettings, *, last_words_s: float = 0.0
+        self, service_name: str, settings: ServiceSettings, *, end_calls_grace_s: float = 0.0
     ) -> None:
-        """`last_words_s`: how long calls may continue after `end_calls`."""
-        self._last_words_s = last_words_s
+        """`end_calls_grace_s`: how long calls may continue after `end_calls`."""
+        self._end_calls_grace_s = end_calls_grace_s
         self.service_name = service_name
         self.settings = settings
         self.address = ""
@@ -54,7 +54,7 @@ class RoleServer:
         ]
         self._calls = ErrorInterceptor(settings.max_message_bytes)
         self.server = grpc.aio.server(interceptors=[self._calls], options=options)
-        self._welcomes = False
+        self._is_serving = False
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
         names = (service_name, health.SERVICE_NAME, reflection.SERVICE_NAME)
@@ -86,15 +86,15 @@ class RoleServer:
 
     async def ready(self) -> None:
         """Announces that the service accepts requests."""
-        await self.welcome(ready=True)
+        await self.set_serving(ready=True)
         if self.settings.address_file:
-            write_whole(self.settings.address_file, self.address)
+            write_atomically(self.settings.address_file, self.address)
         log.info("ready", address=self.address)
 
-    async def welcome(self, *, ready: bool) -> None:
+    async def set_serving(self, *, ready: bool) -> None:
         """Sets whether requests can be served now; watchers are notified only of changes."""
-        if ready is not self._welcomes:
-            self._welcomes = ready
+        if ready is not self._is_serving:
+            self._is_serving = ready
             await self._health.set(self.service_name, SERVING if ready else NOT_SERVING)
 
     async def run(
@@ -105,7 +105,7 @@ class RoleServer:
             await self.listen()
             try:
                 if await _finished_first(start(), stopped):
-                    _spare_the_collector()
+                    _freeze_garbage_collector()
                     await self.ready()
                     await stopped.wait()
             except BaseException:
@@ -119,13 +119,13 @@ class RoleServer:
 
         Health watches and reflection calls are not waited for.
         """
-        await self.welcome(ready=False)
+        await self.set_serving(ready=False)
         grace = self.settings.grace_period_s
         log.info("draining", grace_period_s=grace)
-        stopping = asyncio.create_task(self.server.stop(grace + self._last_words_s))
-        await self._idle(grace)
+        stopping = asyncio.create_task(self.server.stop(grace + self._end_calls_grace_s))
+        await self._wait_until_idle(grace)
         self.end_calls()
-        await self._idle(self._last_words_s)
+        await self._wait_until_idle(self._end_calls_grace_s)
         await self.server.stop(min(grace, SENT_S))
         await stopping
         log.info("stopped")
@@ -138,14 +138,14 @@ class RoleServer:
     def end_calls(self) -> None:
         """Ends calls that still run after the grace period, each with an error of its own."""
 
-    async def _idle(self, most_s: float) -> None:
+    async def _wait_until_idle(self, most_s: float) -> None:
         """Waits until nothing runs, for at most `most_s` seconds."""
         end = time.monotonic() + most_s
         while self.busy and time.monotonic() < end:
             await asyncio.sleep(POLL_S)
 
 
-def _spare_the_collector() -> None:
+def _freeze_garbage_collector() -> None:
     """Excludes all objects that exist now from garbage collection.
 
     A full collection takes 0.25 s with torch imported, and would happen in the middle of a round.
@@ -154,7 +154,7 @@ def _spare_the_collector() -> None:
     gc.freeze()
 
 
-def write_whole(file: Path, text: str) -> None:
+def write_atomically(file: Path, text: str) -> None:
     """Writes a file atomically. Raises StartupFailure if it cannot be written."""
     partial = file.with_name(file.name + ".partial")
     try:
@@ -172,7 +172,9 @@ async def stop_signal(*, with_stdin: bool = False) -> AsyncIterator[asyncio.Even
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     if with_stdin:
-        threading.Thread(target=_at_the_end_of_stdin, args=(loop, stopped.set), daemon=True).start()
+        threading.Thread(
+            target=_call_at_end_of_stdin, args=(loop, stopped.set), daemon=True
+        ).start()
     try:
         yield stopped
     finally:
@@ -180,7 +182,7 @@ async def stop_signal(*, with_stdin: bool = False) -> AsyncIterator[asyncio.Even
             loop.remove_signal_handler(number)
 
 
-def _at_the_end_of_stdin(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+def _call_at_end_of_stdin(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
     """Calls `call` on the loop when standard input ends.
 
     It runs on a thread, because an event loop can wait for pipes, but not for every kind of file.

@@ -61,8 +61,8 @@ def overloaded(error: grpc.aio.AioRpcError) -> Overloaded | None:
     retry = _detail(error, RetryInfo)
     if retry is None:
         return None
-    said, _, _ = (error.details() or "").partition("; try again")
-    return Overloaded(said, _seconds(retry))
+    message, _, _ = (error.details() or "").partition("; try again")
+    return Overloaded(message, _seconds(retry))
 
 
 def to_error(error: grpc.aio.AioRpcError, address: str) -> DraftloopError:
@@ -93,7 +93,7 @@ def _invalid(error: grpc.aio.AioRpcError, text: str) -> DraftloopError:
     if detail is None or not detail.field_violations:
         return DraftloopError(text)
     broken = detail.field_violations[0]
-    return InvalidInput.passed_on(broken.field, broken.description)
+    return InvalidInput.from_description(broken.field, broken.description)
 
 
 def _unavailable(error: grpc.aio.AioRpcError, text: str, address: str) -> DraftloopError:
@@ -102,8 +102,8 @@ def _unavailable(error: grpc.aio.AioRpcError, text: str, address: str) -> Draftl
         return Unavailable(text, _seconds(retry))
     if NO_SETTINGS in text:
         hint = f"the HTTP API's port is not gRPC's, by default {DEFAULT_PORTS['orchestrator']}"
-        what = "speaks no gRPC, or only over TLS (--tls-ca)"
-        return Unavailable(f"what listens at {address} {what}; {hint}", 0)
+        reason = "speaks no gRPC, or only over TLS (--tls-ca)"
+        return Unavailable(f"what listens at {address} {reason}; {hint}", 0)
     if trouble := no_connection(address, text, "--tls-ca"):
         return Unavailable(trouble, 0)
     if any(sign in text.lower() for sign in NOBODY_THERE):

@@ -18,18 +18,18 @@ TROUBLE = {
 TROUBLE["Connection reset"] = TROUBLE["Socket closed"]
 
 
-def tls_trouble(said: str, ca: str) -> str:
+def tls_trouble(message: str, ca: str) -> str:
     """What is wrong with TLS between the two; empty if the problem is something else.
 
     `ca` is the name of the setting that turns on TLS for the connection.
     """
-    if NO_CONNECTION not in said:
+    if NO_CONNECTION not in message:
         return ""
-    found = (words.format(ca=ca) for sign, words in TROUBLE.items() if sign in said)
+    found = (words.format(ca=ca) for sign, words in TROUBLE.items() if sign in message)
     return next(found, "")
 
 
-def no_connection(address: str, said: str, ca: str) -> str:
+def no_connection(address: str, message: str, ca: str) -> str:
     """The TLS problem as a sentence for the caller of `address`; empty if there is none."""
-    trouble = tls_trouble(said, ca)
+    trouble = tls_trouble(message, ca)
     return f"no connection to {address}: {trouble}" if trouble else ""

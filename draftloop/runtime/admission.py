@@ -81,7 +81,7 @@ class Admission:
     def _release(self, slots: Sequence[Slot]) -> None:
         for slot in slots:
             slot.cache.release(slot)
-            self._engine.leaves(slot)
+            self._engine.session_ended(slot)
 
 
 def _on_loop(release: Callable[[], object]) -> Callable[[object], None]:

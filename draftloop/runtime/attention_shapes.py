@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from draftloop.runtime.trial import trial, unlike
+from draftloop.runtime.trial import trial, unsupported_model
 
 
 @dataclass(slots=True)
@@ -47,5 +47,5 @@ def observed(network: PreTrainedModel, last_position: int) -> AttentionShapes:
             draftloop_batch=shapes,
         )
     if shapes.layers != set(range(len(shapes.layers))) or not shapes.layers:
-        raise unlike(network.config.model_type)
+        raise unsupported_model(network.config.model_type)
     return shapes

@@ -46,15 +46,15 @@ class Awaited(Generic[T]):
             self._future.exception()  # else asyncio logs that it was never retrieved
 
     def set_result(self, value: T) -> None:
-        self._end(self._future.set_result, value)
+        self._finish(self._future.set_result, value)
 
     def set_exception(self, error: BaseException) -> None:
-        self._end(self._future.set_exception, error)
+        self._finish(self._future.set_exception, error)
 
-    def _end(self, how: Callable[[Any], None], outcome: Any) -> None:
+    def _finish(self, method: Callable[[Any], None], outcome: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits
-            self._loop.call_soon_threadsafe(self._settle, how, outcome)
+            self._loop.call_soon_threadsafe(self._settle, method, outcome)
 
-    def _settle(self, how: Callable[[Any], None], outcome: Any) -> None:
+    def _settle(self, method: Callable[[Any], None], outcome: Any) -> None:
         if not self._future.done():
-            how(outcome)
+            method(outcome)

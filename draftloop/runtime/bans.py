@@ -15,7 +15,7 @@ class Banned:
     """The bans of one session: tokens that may not follow the output and a drafted path."""
 
     def __init__(self, bans: Bans, vocabulary_size: int, device: torch.device) -> None:
-        self._never = _never(bans, vocabulary_size).to(device)
+        self._always_banned = _always_banned(bans, vocabulary_size).to(device)
         self._sequences = [sequence for sequence in bans.sequences if len(sequence) > 1]
         self._ends = bans.ends
         self._early = bans.min_tokens  # tokens still required before one of `ends` is allowed
@@ -24,9 +24,9 @@ class Banned:
         self._most = max((len(sequence) - 1 for sequence in self._sequences), default=0)
 
     @property
-    def over(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether nothing is banned any more."""
-        return self._early <= 0 and not self._sequences and not bool(self._never.any())
+        return self._early <= 0 and not self._sequences and not bool(self._always_banned.any())
 
     def observe(self, token_ids: Sequence[int]) -> None:
         """Appends tokens of the output."""
@@ -36,13 +36,13 @@ class Banned:
 
     def applied(self, logits: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
         """The logits [rows, vocabulary] with -inf for tokens banned after each row's path."""
-        left = logits.masked_fill(self._never, EXCLUDED)
+        left = logits.masked_fill(self._always_banned, EXCLUDED)
         for row, path in enumerate(paths):
-            if banned := list(self._behind(path)):
+            if banned := list(self._banned_after(path)):
                 left[row, banned] = EXCLUDED
         return left
 
-    def _behind(self, path: Sequence[int]) -> Iterable[int]:
+    def _banned_after(self, path: Sequence[int]) -> Iterable[int]:
         if len(path) < self._early:
             yield from self._ends
         text = (*self._last, *path)
@@ -51,9 +51,9 @@ class Banned:
                 yield last
 
 
-def _never(bans: Bans, vocabulary_size: int) -> Tensor:
+def _always_banned(bans: Bans, vocabulary_size: int) -> Tensor:
     """bool [vocabulary]: the tokens that are banned everywhere."""
-    never = torch.full((vocabulary_size,), bool(bans.allowed))
-    never[list(bans.allowed)] = False
-    never[[sequence[0] for sequence in bans.sequences if len(sequence) == 1]] = True
-    return never
+    mask = torch.full((vocabulary_size,), bool(bans.allowed))
+    mask[list(bans.allowed)] = False
+    mask[[sequence[0] for sequence in bans.sequences if len(sequence) == 1]] = True
+    return mask

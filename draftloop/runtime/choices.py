@@ -26,7 +26,7 @@ class Choices:
     masses: list[float]
 
     @classmethod
-    def of(cls, scores: Tensor, count: int) -> Choices:
+    def from_scores(cls, scores: Tensor, count: int) -> Choices:
         """Computed by torch operations, on any device."""
         if count == 1:  # arg max takes the first of equals, topk any
             tokens = scores.argmax(dim=-1, keepdim=True)

@@ -49,11 +49,11 @@ def _compiled(function: Function, **more: Any) -> Function:
     made._cache._cache_file._source_stamp = stamp_of(function)
     save = made._cache.save_overload
 
-    def save_if_there_is_room(*what: Any) -> None:
+    def save_unless_disk_full(*arguments: Any) -> None:
         with contextlib.suppress(OSError):  # the disk is full: compiled again next time
-            save(*what)
+            save(*arguments)
 
-    made._cache.save_overload = save_if_there_is_room
+    made._cache.save_overload = save_unless_disk_full
     return cast(Function, made)
 
 

@@ -21,15 +21,15 @@ GAIN = 0.1
 # Part of a correction that applies to all points.
 SHARED = 0.5
 # No single forward, however slow, counts for more than a factor of e^0.5.
-MOST_SURPRISE = 0.5
+MAX_SURPRISE = 0.5
 # Every DRIFT_EVERY forwards, all points' own corrections move by DRIFT towards that of the latest
 # forward. Otherwise sizes that look expensive because of a busy moment would not run again, and
 # nothing would correct them.
 DRIFT_EVERY, DRIFT = 16, 0.005
 # Forwards larger than the largest measured one by more than this factor are ignored: prefills.
 REACH = 1.25
-# Contexts are distinguished in such steps; all beyond MOST_STEPS steps count as one.
-CONTEXT_STEP, MOST_STEPS = 128, 16
+# Contexts are distinguished in such steps; all beyond MAX_STEPS steps count as one.
+CONTEXT_STEP, MAX_STEPS = 128, 16
 
 Spot = tuple[int, int, float, float]
 """The points before and behind a forward, its share of the way, logarithm of its measured time."""
@@ -52,13 +52,13 @@ class CostCurve:
         if rows > self._most_rows:
             return
         # few enough to cache them all: this runs after every forward and must be fast
-        key = rows, min(context // CONTEXT_STEP, MOST_STEPS), batch
+        key = rows, min(context // CONTEXT_STEP, MAX_STEPS), batch
         spot = self._spots.get(key) or self._find(key, context)
         low, high, share, logarithm = spot
         own, weights = self._own, self._weights
         expected = logarithm + self._common + (1 - share) * own[low] + share * own[high]
         surprise = math.log(nanoseconds or 1) - expected
-        step = GAIN * min(max(surprise, -MOST_SURPRISE), MOST_SURPRISE)
+        step = GAIN * min(max(surprise, -MAX_SURPRISE), MAX_SURPRISE)
         self._common += SHARED * step
         own[low] += (1 - SHARED) * (1 - share) * step
         own[high] += (1 - SHARED) * share * step
@@ -90,7 +90,7 @@ class CostCurve:
             line = list(members)
             times = [self._corrected(index) for index in line]
             # points that many forwards have confirmed hardly move, others give way
-            level = never_falling(times, [self._weights[index] for index in line])
+            level = isotonic_regression(times, [self._weights[index] for index in line])
             points += [
                 replace(self._measured[index], forward_ns=round(time))
                 for index, time in zip(line, level, strict=True)
@@ -110,7 +110,7 @@ def _place(point: CostPoint) -> tuple[int, int]:
     return point.batch, point.context
 
 
-def never_falling(values: Sequence[float], weights: Sequence[float]) -> list[float]:
+def isotonic_regression(values: Sequence[float], weights: Sequence[float]) -> list[float]:
     """The nearest non-decreasing values, by weighted least squares.
 
     Isotonic regression by pool adjacent violators (Ayer et al. 1955).

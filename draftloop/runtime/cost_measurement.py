@@ -23,7 +23,7 @@ BATCHES = (2, 4)
 # The minimum for a curve: measured however long they take.
 ESSENTIAL_TOKENS = (1, 8, 32)
 # Forwards per point: as many as fit in POINT_NS, within these limits.
-FEWEST_REPEATS, REPEATS = 3, 5
+MIN_REPEATS, REPEATS = 3, 5
 POINT_NS = 60_000_000
 # Points that are not essential are skipped once measuring has taken this long.
 TOTAL_NS = 4_000_000_000
@@ -125,11 +125,11 @@ def _measure(model: LanguageModel, slots: list[Slot], place: Place) -> int:
 def typical_ns(function: Callable[[], None]) -> int:
     """Median time of the calls that fit in POINT_NS, not counting a first one.
 
-    There are at least FEWEST_REPEATS, so that one slow call, due to other programs, does not spoil
+    There are at least MIN_REPEATS, so that one slow call, due to other programs, does not spoil
     the curve.
     """
     first = _timed(function)
-    repeats = min(REPEATS, max(FEWEST_REPEATS, POINT_NS // max(first, 1)))
+    repeats = min(REPEATS, max(MIN_REPEATS, POINT_NS // max(first, 1)))
     return int(statistics.median(_timed(function) for _ in range(repeats)))
 
 

@@ -29,7 +29,7 @@ Bias = npt.NDArray[np.float32]
 ROW_STEP = 1024  # keys; bias rows that mask nothing are cached for multiples of it
 
 
-def reads(dtype: torch.dtype, dim: int) -> bool:
+def supports(dtype: torch.dtype, dim: int) -> bool:
     """Whether this machine has a kernel for this cache dtype and `dim` dimensions per head."""
     return (
         UNIT is not None and dtype in (torch.float32, torch.bfloat16) and lanes_for(UNIT, dim) > 0
@@ -38,7 +38,7 @@ def reads(dtype: torch.dtype, dim: int) -> bool:
 
 def fits(query: Tensor, keys: Tensor) -> bool:
     """Whether the kernel takes queries [1, heads, rows, dim] for a cache of these keys."""
-    return keys.is_cpu and reads(keys.dtype, query.shape[-1])
+    return keys.is_cpu and supports(keys.dtype, query.shape[-1])
 
 
 def bias_of(mask: npt.NDArray[np.bool_] | None, stored: int) -> Bias:

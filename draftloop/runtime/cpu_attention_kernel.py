@@ -31,7 +31,7 @@ from draftloop.runtime.team import Team
 from draftloop.runtime.vector_unit import VectorUnit, lanes_for
 
 MIN_WORK_PER_THREAD = 1 << 18  # multiply-adds of vectors; for less, waking a thread costs more
-MOST_CHUNKS = 8  # vectors of one row that are summed at a time
+MAX_CHUNKS = 8  # vectors of one row that are summed at a time
 VALUES_FLOATS = 1 << 12  # values that are used for all rows in turn, from the L1 cache
 
 CALL_FIELDS = (
@@ -164,7 +164,7 @@ class _AttentionEmitter(FormatEmitter):
             b.store(score, address, align=4)
             known = b.load(most, typ=self.floats)
             b.store(b.select(b.fcmp_ordered(">", score, known), score, known), most)
-        highest = self.most_of_lanes(b, b.load(most, typ=self.floats))
+        highest = self.max_of_lanes(b, b.load(most, typ=self.floats))
         if last is not None:
             b.store(self.exponential(b, b.fsub(last, highest)), total, align=4)
         with loop(b, i64(0), stride, i64(self.unit.lanes)) as j:
@@ -188,9 +188,9 @@ class _AttentionEmitter(FormatEmitter):
         return b.fmul(b.bitcast(signed, self.floats), cap)
 
     @property
-    def most_rows(self) -> int:
+    def max_rows(self) -> int:
         """Maximum rows whose sums, weights and totals fit the registers together with one value."""
-        return max(1, (self.unit.registers - 2) // (min(self.chunks, MOST_CHUNKS) + 2))
+        return max(1, (self.unit.registers - 2) // (min(self.chunks, MAX_CHUNKS) + 2))
 
     def emit_means(self, rows: int) -> Any:
         """means(weights, values, out, totals, count, stride, out_row), for a fixed number of rows.
@@ -201,8 +201,8 @@ class _AttentionEmitter(FormatEmitter):
         function, b = self.define(f"means{rows}", [PTR] * 4 + [I64] * 3)
         weights, values, out, totals, count, stride, out_row = function.args
         lanes = self.unit.lanes
-        for first in range(0, self.chunks, MOST_CHUNKS):
-            numbers = range(first, min(first + MOST_CHUNKS, self.chunks))
+        for first in range(0, self.chunks, MAX_CHUNKS):
+            numbers = range(first, min(first + MAX_CHUNKS, self.chunks))
             places = [
                 at(b, self.row(b, out, i64(row), out_row), i64(number * lanes), F32)
                 for row in range(rows)
@@ -277,7 +277,7 @@ class _AttentionEmitter(FormatEmitter):
         """
         block = self.emit_block()
         scores_of, weights_of = self.emit_scores(block), self.emit_weights()
-        means_of = {rows: self.emit_means(rows) for rows in range(1, self.most_rows + 1)}
+        means_of = {rows: self.emit_means(rows) for rows in range(1, self.max_rows + 1)}
         fill, divide = self.emit_fill(), self.emit_divide()
         function, b = self.define("head", [PTR] * 7 + [I64] * 5 + [F32] * 3)
         query, keys, values, bias, out, scores, wide, rows, stored, stride, *more = function.args
@@ -286,19 +286,19 @@ class _AttentionEmitter(FormatEmitter):
         totals = self.row(b, scores, rows, stride)
         b.call(fill, [out, totals, rows, out_row])
         with loop(b, i64(0), rows) as row:
-            mine = (self.row(b, matrix, row, stride) for matrix in (scores, bias))
+            addresses = (self.row(b, matrix, row, stride) for matrix in (scores, bias))
             total = self.row(b, totals, row, i64(self.unit.lanes))
-            b.call(weights_of, [*mine, total, stored, stride, cap, sink])
+            b.call(weights_of, [*addresses, total, stored, stride, cap, sink])
         with loop(b, i64(0), stored, i64(self.together)) as first:
             count = minimum(b, i64(self.together), b.sub(stored, first))
             near = b.call(block, [values, first, count, wide])
-            with loop(b, i64(0), rows, i64(self.most_rows)) as row:
+            with loop(b, i64(0), rows, i64(self.max_rows)) as row:
                 weights = at(b, self.row(b, scores, row, stride), first, F32)
                 arguments = [
                     weights, near, self.row(b, out, row, out_row),
                     self.row(b, totals, row, i64(self.unit.lanes)), count, stride, out_row,
                 ]  # fmt: skip
-                height = minimum(b, i64(self.most_rows), b.sub(rows, row))
+                height = minimum(b, i64(self.max_rows), b.sub(rows, row))
                 self.call_one_of(b, means_of, height, arguments)
         b.call(divide, [out, totals, rows, out_row])
         b.ret_void()

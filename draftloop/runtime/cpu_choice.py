@@ -44,12 +44,12 @@ def choose(logits: Tensor, noise: Sequence[Tensor], temperature: float, count: i
     rows, vocabulary = logits.shape
     count = min(count, vocabulary)
     scores = torch.empty(rows, UNIT.padded(vocabulary))
-    told = _told(logits, scores, noise, temperature, count, kernel.WEIGHED)
+    results = _run_kernel(logits, scores, noise, temperature, count, kernel.WEIGHED)
     return Choices(
-        token_ids=told[:, :count].astype(np.int64).tolist(),
+        token_ids=results[:, :count].astype(np.int64).tolist(),
         scores=scores if scores.shape[1] == vocabulary else scores[:, :vocabulary],
-        bests=told[:, count:-1].tolist(),
-        masses=told[:, -1].tolist(),
+        bests=results[:, count:-1].tolist(),
+        masses=results[:, -1].tolist(),
     )
 
 
@@ -61,27 +61,29 @@ def best(
     rows, vocabulary = logits.shape
     count = min(count, vocabulary)
     scores = _scratch(rows, UNIT.padded(vocabulary))
-    asked = kernel.CHOSEN if noise or temperature != 1 else kernel.RANKED
-    told = _told(logits, scores, noise, temperature, count, asked)
-    token_ids: list[list[int]] = told[:, :count].astype(np.int64).tolist()
+    mode = kernel.CHOSEN if noise or temperature != 1 else kernel.RANKED
+    results = _run_kernel(logits, scores, noise, temperature, count, mode)
+    token_ids: list[list[int]] = results[:, :count].astype(np.int64).tolist()
     return token_ids
 
 
-def _told(
+def _run_kernel(
     logits: Tensor,
     scores: Tensor,
     noise: Sequence[Tensor],
     temperature: float,
     count: int,
-    asked: int,
+    mode: int,
 ) -> npt.NDArray[np.float64]:
     """Calls the kernel; returns its results for every row, and fills in `scores`."""
     assert UNIT is not None
     rows, vocabulary = logits.shape
-    told = np.empty((rows, 2 * count + 1))
-    noise = noise or [silence(vocabulary)] * rows
-    kernel.compiled(UNIT)(call(logits, scores, told.ctypes.data, noise, temperature, count, asked))
-    return told
+    results = np.empty((rows, 2 * count + 1))
+    noise = noise or [zero_noise(vocabulary)] * rows
+    kernel.compiled(UNIT)(
+        call(logits, scores, results.ctypes.data, noise, temperature, count, mode)
+    )
+    return results
 
 
 class _Scratch(threading.local):
@@ -100,15 +102,15 @@ def _scratch(rows: int, width: int) -> Tensor:
 
 
 def call(
-    logits: Tensor, scores: Tensor, told: int, noise: Sequence[Tensor], temperature: float,
-    count: int, asked: int,
+    logits: Tensor, scores: Tensor, results_address: int, noise: Sequence[Tensor],
+    temperature: float, count: int, mode: int,
 ) -> bytes:  # fmt: skip
-    """The kernel's record for rows of `logits`; `told`: address that it writes its results to."""
+    """The kernel's record for rows of `logits`, whose results it writes to `results_address`."""
     rows, vocabulary = logits.shape
     addresses = (drawn.data_ptr() for drawn in noise)
     return kernel.CALL.pack(
-        logits.data_ptr(), scores.data_ptr(), told, rows, logits.stride(0), vocabulary,
-        scores.shape[1], count, asked, temperature, torch.get_num_threads(),
+        logits.data_ptr(), scores.data_ptr(), results_address, rows, logits.stride(0), vocabulary,
+        scores.shape[1], count, mode, temperature, torch.get_num_threads(),
     ) + struct.pack(f"{rows}q", *addresses)  # fmt: skip
 
 
@@ -119,6 +121,6 @@ def entry() -> int:
 
 
 @functools.cache
-def silence(vocabulary: int) -> Tensor:
+def zero_noise(vocabulary: int) -> Tensor:
     """Noise of zeros."""
     return torch.zeros(vocabulary)

@@ -32,14 +32,14 @@ MIN_VALUES_PER_THREAD = 1 << 18  # for less, waking a thread costs more than it 
 # What is computed for rows. RANKED: the greatest logits, without temperature and noise. CHOSEN: the
 # best tokens by scores with them. WEIGHED: also the sum of exp(score - best) over a row.
 RANKED, CHOSEN, WEIGHED = range(3)
-# `told`: float64 [rows, 2 x count + 1]: the tokens, their scores, and with WEIGHED the sum of
+# `results`: float64 [rows, 2 x count + 1]: the tokens, their scores, and with WEIGHED the sum of
 # exp(score - best).
 CALL_FIELDS = (
-    "logits", "scores", "told", "rows", "stride", "vocabulary", "width", "count", "asked",
+    "logits", "scores", "results", "rows", "stride", "vocabulary", "width", "count", "mode",
     "temperature", "threads",
 )  # fmt: skip
 CALL = struct.Struct("9qd1q")  # the address of every row's noise follows
-POINTERS = ("logits", "scores", "told")
+POINTERS = ("logits", "scores", "results")
 
 
 class _ChoiceEmitter(Emitter):
@@ -62,7 +62,7 @@ class _ChoiceEmitter(Emitter):
         with loop(b, i64(0), whole, i64(self.unit.lanes)) as j:
             value, known = self.vector(b, logits, j), b.load(most, typ=self.floats)
             b.store(b.select(b.fcmp_ordered(">", value, known), value, known), most)
-        highest = self.most_of_lanes(b, b.load(most, typ=self.floats))
+        highest = self.max_of_lanes(b, b.load(most, typ=self.floats))
         b.store(b.extract_element(highest, i64(0)), out)
         with loop(b, whole, vocabulary) as j:
             value, first = b.load(at(b, logits, j, F32), typ=F32), b.load(out, typ=F32)
@@ -118,17 +118,17 @@ class _ChoiceEmitter(Emitter):
         """top(scores, told, size, count): the `count` best of a row, best first."""
         insert = self.emit_insert()
         function, b = self.define("top", [PTR, PTR, I64, I64])
-        scores, told, size, count = function.args
-        bests = at(b, told, count, F64)
+        scores, results, size, count = function.args
+        bests = at(b, results, count, F64)
         with loop(b, i64(0), count) as place:
-            b.store(ir.Constant(F64, 0.0), at(b, told, place, F64))
+            b.store(ir.Constant(F64, 0.0), at(b, results, place, F64))
             b.store(ir.Constant(F64, -math.inf), at(b, bests, place, F64))
         last = at(b, bests, b.sub(count, i64(1)), F64)
 
         def consider(token: Any) -> None:
             score = b.fpext(b.load(at(b, scores, token, F32), typ=F32), F64)
             with b.if_then(b.fcmp_ordered(">", score, b.load(last, typ=F64))):
-                b.call(insert, [score, b.sitofp(token, F64), told, count])
+                b.call(insert, [score, b.sitofp(token, F64), results, count])
 
         whole = self.whole_of(b, size)
         with loop(b, i64(0), whole, i64(self.unit.lanes)) as j:
@@ -168,7 +168,7 @@ class _ChoiceEmitter(Emitter):
         (call,) = function.args
         known = self.record(b, call, CALL_FIELDS, POINTERS)
         vocabulary, width = known["vocabulary"], known["width"]
-        count, asked = known["count"], known["asked"]
+        count, mode = known["count"], known["mode"]
         temperature = b.fptrunc(b.bitcast(known["temperature"], F64), F32)
         with b.goto_entry_block():
             most = b.alloca(F32)
@@ -178,10 +178,10 @@ class _ChoiceEmitter(Emitter):
             logits = at(b, known["logits"], b.mul(row, known["stride"]), F32)
             noise = b.load(at(b, call, b.add(i64(len(CALL_FIELDS)), row), PTR), typ=PTR)
             scores = at(b, known["scores"], b.mul(row, width), F32)
-            told = at(b, known["told"], b.mul(row, b.add(twice, i64(1))), F64)
-            with b.if_else(b.icmp_signed("==", asked, i64(RANKED))) as (as_it_is, under_noise):
+            results = at(b, known["results"], b.mul(row, b.add(twice, i64(1))), F64)
+            with b.if_else(b.icmp_signed("==", mode, i64(RANKED))) as (as_it_is, under_noise):
                 with as_it_is:
-                    b.call(top, [logits, told, vocabulary, count])
+                    b.call(top, [logits, results, vocabulary, count])
                 with under_noise:
                     b.call(highest, [logits, vocabulary, most])
                     # At temperature 1 scores are the logits to the bit: nothing can overflow.
@@ -189,10 +189,10 @@ class _ChoiceEmitter(Emitter):
                     shift = b.select(plain, ir.Constant(F32, 0.0), b.load(most, typ=F32))
                     shaped = [vocabulary, width, shift, temperature]
                     b.call(scores_of, [logits, noise, scores, *shaped])
-                    b.call(top, [scores, told, width, count])
-            with b.if_then(b.icmp_signed("==", asked, i64(WEIGHED))):
-                best = b.load(at(b, told, count, F64), typ=F64)
-                b.call(mass, [scores, best, width, at(b, told, twice, F64)])
+                    b.call(top, [scores, results, width, count])
+            with b.if_then(b.icmp_signed("==", mode, i64(WEIGHED))):
+                best = b.load(at(b, results, count, F64), typ=F64)
+                b.call(mass, [scores, best, width, at(b, results, twice, F64)])
         b.ret_void()
         return function
 

@@ -54,13 +54,13 @@ class Functions:
         self._module = module
         for name in FUNCTIONS:
             if hasattr(module, name):
-                setattr(self, name, _of_a_tensor(getattr(module, name)))
+                setattr(self, name, _elementwise_on_tensors(getattr(module, name)))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._module, name)
 
 
-def _of_a_tensor(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def _elementwise_on_tensors(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     elementwise = Elementwise(function)
 
     def call(*given: Any, **more: Any) -> Tensor:

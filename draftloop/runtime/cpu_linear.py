@@ -117,13 +117,13 @@ class PackedLinear(nn.Module):
         self.out_features, self.in_features = weight.shape
         in_bytes = UNIT.byte_dots and self.form is not None and self.form.activations == 8
         self.packed = pack(weight.detach(), UNIT.lanes, UNIT.strip, self.bits, in_bytes=in_bytes)
-        self.bias = self._of_outputs(bias)
-        self.scales = None if scales is None else self._of_groups(scales, UNIT.strip)
+        self.bias = self._pad_outputs(bias)
+        self.scales = None if scales is None else self._pack_group_scales(scales, UNIT.strip)
         self.steps = self.packed.shape[1]
         self.weight = torch.empty(0, dtype=self.dtype)  # some models look at its dtype
         self._kernel()
 
-    def _of_outputs(self, values: Tensor | None) -> Tensor:
+    def _pad_outputs(self, values: Tensor | None) -> Tensor:
         """One float32 value per output, padded with zeros to whole strips."""
         kept = torch.zeros(self.packed.shape[0] * self.packed.shape[2])
         if values is not None:
@@ -131,7 +131,7 @@ class PackedLinear(nn.Module):
         return kept
 
     @staticmethod
-    def _of_groups(scales: Tensor, strip: int) -> Tensor:
+    def _pack_group_scales(scales: Tensor, strip: int) -> Tensor:
         """Scales [outputs, groups] in the kernel's layout, [strips, groups, strip]."""
         groups = scales.shape[1]
         filled = functional.pad(scales.detach(), (0, 0, 0, -len(scales) % strip))

@@ -176,13 +176,13 @@ class _LinearEmitter(FormatEmitter):
             unit = self.unit_of(b, known, room, size)
             with b.if_then(b.not_(self.in_parts(b, way, known))):  # once for all strips
                 self.emit_packing(b, way, known, (first_row, rows, i64(0)), packed)
-            with self.team.taking(b, team, unit, strips) as (first, stop, part_stop):
+            with self.team.take_chunks(b, team, unit, strips) as (first, stop, part_stop):
                 values = b.mul(b.mul(b.sub(stop, first), room), i64(self.unit.strip))
                 with loop(b, i64(0), halves) as half:
-                    mine = at(b, sums, b.mul(half, values), F32)
+                    half_sums = at(b, sums, b.mul(half, values), F32)
                     ends = [b.add(b.mul(half, strips), end) for end in (first, stop)]
-                    behind = self.words_behind(b, known, half, (first, stop, part_stop))
-                    b.call(group, [call, first_row, rows, mine, packed, *ends, behind])
+                    after_group = self.words_after_group(b, known, half, (first, stop, part_stop))
+                    b.call(group, [call, first_row, rows, half_sums, packed, *ends, after_group])
                 ups = at(b, sums, values, F32)
                 b.call(keep, [call, first_row, rows, room, sums, ups, first, stop])
             self.team.wait(b, team)
@@ -195,10 +195,10 @@ class _LinearEmitter(FormatEmitter):
 
         The sums [strips][room][strip] of rows [first_row, first_row + rows) and strips
         [first, stop). All of them advance by one part of k, whose activations stay in the cache
-        meanwhile. `behind`: see `words_behind`.
+        meanwhile. `after_group`: see `words_after_group`.
         """
         function, b = self.define(f"{way.name}_group", [PTR, I64, I64, PTR, PTR, I64, I64, I64])
-        call, first_row, rows, sums, packed, first, stop, behind = function.args
+        call, first_row, rows, sums, packed, first, stop, after_group = function.args
         known = self.record(b, call, CALL_FIELDS, POINTERS)
         steps, room, height = known["steps"], way.room(b, rows), way.height(b, rows)
         lanes, strip_size = i64(self.unit.lanes), i64(self.unit.strip)
@@ -209,14 +209,14 @@ class _LinearEmitter(FormatEmitter):
             is_first = b.icmp_signed("==", step, i64(0))
             with loop(b, first, stop) as strip:
                 offset = b.add(b.mul(strip, strip_words), b.mul(step, lanes))
-                mine = at(b, sums, b.mul(b.sub(strip, first), strip_sums), F32)
+                own_sums = at(b, sums, b.mul(b.sub(strip, first), strip_sums), F32)
                 bias = at(b, known["bias"], b.mul(strip, strip_size), F32)
                 scaled = way.scales(b, strip, step, steps)
                 scales = at(b, known["scales"], b.mul(scaled, strip_size), F32)
-                place = (first, strip, stop, behind)
+                place = (first, strip, stop, after_group)
                 following = self.next_part(b, way, place, strip_words, step, steps)
                 with loop(b, i64(0), rows, height) as row:
-                    so_far = at(b, mine, b.mul(row, strip_size), F32)
+                    so_far = at(b, own_sums, b.mul(row, strip_size), F32)
                     block = Block(
                         row=row,
                         rows=minimum(b, height, b.sub(rows, row)),
@@ -254,17 +254,17 @@ class _LinearEmitter(FormatEmitter):
     ) -> Any:
         """Distance in words from the weights that a thread uses now to those it uses next.
 
-        These are the next strip, then the next part of the group, then what is `behind` the group.
+        These are the next strip, then the next part of the group, then what follows the group.
         """
-        first, strip, stop, behind = place
+        first, strip, stop, after_group = place
         lanes = i64(self.unit.lanes)
         back = b.sub(b.mul(i64(way.block), lanes), b.mul(b.sub(strip, first), strip_words))
         more = b.icmp_signed("<", b.add(step, i64(way.block)), steps)
         inside = b.icmp_signed("<", b.add(strip, i64(1)), stop)
-        ended = b.sub(behind, b.mul(step, lanes))
+        ended = b.sub(after_group, b.mul(step, lanes))
         return b.select(inside, strip_words, b.select(more, back, ended))
 
-    def words_behind(
+    def words_after_group(
         self, b: Any, known: dict[str, Any], half: Any, taken: tuple[Any, Any, Any]
     ) -> Any:
         """Distance in words from the last strip of a group to the weights its thread uses next.
@@ -308,18 +308,18 @@ class _LinearEmitter(FormatEmitter):
         width = b.sdiv(outputs, i64(2))
         with loop(b, first, stop) as strip:
             place = b.mul(b.mul(b.sub(strip, first), room), strip_size)
-            mine, up = at(b, sums, place, F32), at(b, ups, place, F32)
+            own_sums, up = at(b, sums, place, F32), at(b, ups, place, F32)
             column = b.mul(strip, strip_size)
             gated = b.icmp_signed("!=", known["gated"], i64(0))
             with b.if_else(gated) as (together, alone):
                 with together:
                     target = b.add(b.mul(first_row, width), column)
                     target = at(b, b.inttoptr(known["gated"], PTR), target, self.scalar)
-                    b.call(store_gated, [mine, up, target, width, rows])
+                    b.call(store_gated, [own_sums, up, target, width, rows])
                 with alone:
                     target = b.add(b.mul(first_row, outputs), column)
                     target = at(b, known["out"], target, self.scalar)
-                    b.call(store, [mine, target, outputs, b.sub(outputs, column), rows])
+                    b.call(store, [own_sums, target, outputs, b.sub(outputs, column), rows])
         b.ret_void()
         return function
 

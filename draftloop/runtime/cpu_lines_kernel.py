@@ -167,8 +167,8 @@ class Lines:
                 for row, v, place in places:
                     target = at(b, sums, b.add(b.mul(i64(row), strip), place), F32)
                     total = b.load(chains[row][v], typ=self.chain)
-                    mine = at(b, of_outputs, place, F32)
-                    ended = self._ended(b, total, starts[place], of_rows[row], mine)
+                    output_scales = at(b, of_outputs, place, F32)
+                    ended = self._ended(b, total, starts[place], of_rows[row], output_scales)
                     b.store(ended, target, align=4)
         b.ret_void()
         return function

@@ -82,7 +82,7 @@ class RowsEmitter(FormatEmitter):
         b.ret_void()
         return function
 
-    def emit_turn(self, *, widened: bool) -> Any:
+    def emit_rope(self, *, widened: bool) -> Any:
         """turn(source, cosines, sines, out, dim): RoPE on one head of one row.
 
         The result is rounded to the format, and stored in it, or as float32 if `widened`.
@@ -97,8 +97,8 @@ class RowsEmitter(FormatEmitter):
             for place, value, other in pairs:
                 straight = self.nearest(b, b.fmul(value, self.load(b, cosines, place)))
                 across = self.nearest(b, b.fmul(other, self.load(b, sines, place)))
-                turned = b.fadd(straight, across)
-                turned = self.nearest(b, turned) if widened else turned
-                self.store_as(b, turned, out, place, widened=widened)
+                rotated = b.fadd(straight, across)
+                rotated = self.nearest(b, rotated) if widened else rotated
+                self.store_as(b, rotated, out, place, widened=widened)
         b.ret_void()
         return function

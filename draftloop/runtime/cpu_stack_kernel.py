@@ -24,9 +24,9 @@ from draftloop.runtime.llvm import (
     ceil,
     compile_module,
     i64,
-    know_function,
     loop,
     minimum,
+    register_function,
 )
 from draftloop.runtime.quantization import Format
 from draftloop.runtime.team import Team
@@ -86,19 +86,19 @@ class _StackEmitter(RowsEmitter):
 
         For this thread's rows of a segment. A layer's head norms, if any, are applied first.
         """
-        turn, turn_wide = self.emit_turn(widened=False), self.emit_turn(widened=True)
+        turn, turn_wide = self.emit_rope(widened=False), self.emit_rope(widened=True)
         copy = self.emit_copy(widened=False)
         function, b = self.define("place", [PTR, PTR, PTR])
         call, layer, segment = function.args
-        known, of_layer, mine = self.records_of(b, call, layer, segment)
+        known, of_layer, of_segment = self.records_of(b, call, layer, segment)
         dim, heads, kv_heads = known["dim"], known["heads"], known["kv_heads"]
-        keys, values = self.cache_of(b, known, of_layer, mine)
+        keys, values = self.cache_of(b, known, of_layer, of_segment)
         turned_heads = b.add(heads, kv_heads)
         width = b.mul(b.add(turned_heads, kv_heads), dim)
-        own_first, own_stop = self.team.own_part(b, mine["rows"])
+        own_first, own_stop = self.team.own_part(b, of_segment["rows"])
         with loop(b, own_first, own_stop) as number:
-            row = b.add(mine["start"], number)
-            stored = b.mul(b.add(mine["stored_from"], number), dim)
+            row = b.add(of_segment["start"], number)
+            stored = b.mul(b.add(of_segment["stored_from"], number), dim)
             source = at(b, known["joined"], b.mul(row, width), self.scalar)
             position = b.load(at(b, known["positions"], row, I64), typ=I64)
             angle = b.mul(position, dim)
@@ -130,13 +130,13 @@ class _StackEmitter(RowsEmitter):
         narrow = self.emit_narrow()
         function, b = self.define("attend", [PTR, PTR, PTR])
         call, layer, segment = function.args
-        known, of_layer, mine = self.records_of(b, call, layer, segment)
-        self.emit_attention_call(b, known, of_layer, mine)
+        known, of_layer, of_segment = self.records_of(b, call, layer, segment)
+        self.emit_attention_call(b, known, of_layer, of_segment)
         first, stop = self.team.own_part(b, known["heads"])  # as the attention kernel splits them
         count = b.mul(b.sub(stop, first), known["dim"])
         width = b.mul(known["heads"], known["dim"])
-        with loop(b, i64(0), mine["rows"]) as number:
-            row = b.add(mine["start"], number)
+        with loop(b, i64(0), of_segment["rows"]) as number:
+            row = b.add(of_segment["start"], number)
             place = b.add(b.mul(row, width), b.mul(first, known["dim"]))
             source = at(b, known["attended"], place, F32)
             b.call(narrow, [source, at(b, known["narrowed"], place, self.scalar), count])
@@ -238,23 +238,23 @@ class _StackEmitter(RowsEmitter):
         function, b = self.define("layer", [PTR, PTR, F32])
         call, layer, epsilon = function.args
         known = self.record(b, call, MEMBER_FIELDS, MEMBER_POINTERS)
-        mine = self.record(b, layer, LAYER_FIELDS, LAYER_POINTERS)
-        behind = at(b, layer, i64(len(LAYER_FIELDS)), I64)
-        after = self.record(b, behind, LAYER_FIELDS, LAYER_POINTERS)
-        inner = b.sdiv(mine["before_activation outputs"], i64(2))
+        of_layer = self.record(b, layer, LAYER_FIELDS, LAYER_POINTERS)
+        next_address = at(b, layer, i64(len(LAYER_FIELDS)), I64)
+        next_layer = self.record(b, next_address, LAYER_FIELDS, LAYER_POINTERS)
+        inner = b.sdiv(of_layer["before_activation outputs"], i64(2))
         # Where the halves begin with a strip the kernel of the matrix goes on to the activation.
         begins = b.icmp_signed("==", b.srem(inner, i64(self.strip)), i64(0))
         gated = b.select(begins, b.ptrtoint(known["inner"], I64), i64(0))
         parts = b.select(begins, i64(2), i64(1))
         following = {
-            "before_attention": (mine, "after_attention", i64(1)),
-            "after_attention": (mine, "before_activation", parts),
-            "before_activation": (mine, "after_activation", i64(1)),
-            "after_activation": (after, "before_attention", i64(1)),
+            "before_attention": (of_layer, "after_attention", i64(1)),
+            "after_attention": (of_layer, "before_activation", parts),
+            "before_activation": (of_layer, "after_activation", i64(1)),
+            "after_activation": (next_layer, "before_attention", i64(1)),
         }
 
         def multiply(name: str, x: str, out: str, gated: Any = None) -> None:
-            self.emit_linear_call(b, known, mine, name, x, out, following[name], gated)
+            self.emit_linear_call(b, known, of_layer, name, x, out, following[name], gated)
 
         first, stop = self.team.own_part(b, known["rows"])
         own = b.sub(stop, first)
@@ -264,7 +264,7 @@ class _StackEmitter(RowsEmitter):
         )
         size = b.mul(own, known["hidden"])
         sizes = [own, known["hidden"], epsilon]
-        b.call(functions["norm"], [x, mine["first_norm"], normed, *sizes])
+        b.call(functions["norm"], [x, of_layer["first_norm"], normed, *sizes])
         self.team.wait(b, known["team"])
         multiply("before_attention", "normed", "joined")
         for step in ("place", "attend"):
@@ -275,7 +275,7 @@ class _StackEmitter(RowsEmitter):
             self.team.wait(b, known["team"])
         multiply("after_attention", "narrowed", "delta")
         b.call(functions["add"], [x, delta, size])
-        b.call(functions["norm"], [x, mine["second_norm"], normed, *sizes])
+        b.call(functions["norm"], [x, of_layer["second_norm"], normed, *sizes])
         self.team.wait(b, known["team"])
         multiply("before_activation", "normed", "gates", gated)
         with b.if_then(b.not_(begins)):
@@ -357,16 +357,16 @@ class _StackEmitter(RowsEmitter):
         member = self.emit_member()
         function, b = self.define(self.entry, [PTR])
         (call,) = function.args
-        mine = b.alloca(I64, len(MEMBER_FIELDS))
+        member_record = b.alloca(I64, len(MEMBER_FIELDS))
         with loop(b, i64(0), i64(len(CALL_FIELDS))) as place:
-            b.store(b.load(at(b, call, place, I64), typ=I64), at(b, mine, place, I64))
+            b.store(b.load(at(b, call, place, I64), typ=I64), at(b, member_record, place, I64))
         team = b.ptrtoint(self.team.record(b), I64)
-        b.store(team, at(b, mine, i64(MEMBER_FIELDS.index("team")), I64))
-        known = self.record(b, mine, MEMBER_FIELDS, MEMBER_POINTERS)
+        b.store(team, at(b, member_record, i64(MEMBER_FIELDS.index("team")), I64))
+        known = self.record(b, member_record, MEMBER_FIELDS, MEMBER_POINTERS)
         rows = b.add(known["rows"], i64(cpu_linear_kernel.WEIGHT_WORK))
         work = b.mul(rows, known["work_per_row"])
         threads = minimum(b, known["threads"], b.sdiv(work, i64(MIN_WORK_PER_THREAD)))
-        self.team.run(b, member, mine, threads)
+        self.team.run(b, member, member_record, threads)
         b.ret_void()
         return str(self.module)
 
@@ -386,8 +386,8 @@ def compiled(
     """
     linear = "_".join(map(str, ("draftloop_linear", dtype.itemsize, *(form or ()))))
     attention = f"draftloop_attention_{dtype.itemsize}_{dim}"
-    know_function(linear, cpu_linear_kernel.compiled(unit, dtype, form), "linear_part")
-    know_function(attention, cpu_attention_kernel.compiled(unit, dtype, dim), "attention_part")
+    register_function(linear, cpu_linear_kernel.compiled(unit, dtype, form), "linear_part")
+    register_function(attention, cpu_attention_kernel.compiled(unit, dtype, dim), "attention_part")
     narrower = VectorUnit(lanes=lanes_for(unit, *widths), registers=unit.registers)
     emitter = _StackEmitter(narrower, dtype, linear, attention, unit.strip)
     return compile_module(emitter.emit_stack(), _StackEmitter.entry)

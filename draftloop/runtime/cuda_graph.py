@@ -17,7 +17,7 @@ from draftloop import logs
 from draftloop.runtime.cuda_inputs import Inputs, plan
 from draftloop.runtime.cuda_step import PaddedStep
 from draftloop.runtime.forward import Batch
-from draftloop.runtime.trial import said_by
+from draftloop.runtime.trial import error_text
 
 log = logs.get(__name__)
 
@@ -59,7 +59,7 @@ class Steps:
                 body = _Replay(self._step.body)
                 head = _Replay(lambda: self._step.head(body.result))
         except RuntimeError as error:
-            log.warning("no CUDA graph could be recorded", reason=said_by(error),
+            log.warning("no CUDA graph could be recorded", reason=error_text(error),
                         effect="forwards take longer")  # fmt: skip
             return False
         self._body, self._head = body, lambda _: head()
@@ -71,7 +71,7 @@ class Steps:
         To be called under `torch.inference_mode`.
         """
         planned, wanted = plan(batch, self._inputs.width), np.array(rows, np.int32)
-        said = []
+        logits = []
         with on_device(self._device):
             for start in range(0, len(batch.token_ids), self._inputs.rows):
                 first, stop = np.searchsorted(wanted, (start, start + self._inputs.rows))
@@ -79,8 +79,8 @@ class Steps:
                 hidden = self._body()
                 if stop > first:  # read now, as the next step overwrites the hidden states
                     chosen = self._inputs.wanted[: stop - first]
-                    said.append(self._head(hidden).index_select(0, chosen).float())
-        return said[0] if len(said) == 1 else torch.cat(said)
+                    logits.append(self._head(hidden).index_select(0, chosen).float())
+        return logits[0] if len(logits) == 1 else torch.cat(logits)
 
 
 class _Replay:

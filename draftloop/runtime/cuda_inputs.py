@@ -47,12 +47,12 @@ def plan(batch: Batch, width: int) -> Plan:
     table[SEEN] += 1
     nodes, paths = [], []
     for segment in batch.segments:
-        mine = table[:, segment.start : segment.stop]
-        mine[SLOT] = segment.slot
-        mine[STORED] = np.arange(segment.stored_from, segment.stored_to)
-        mine[PREFIX] = segment.committed
+        columns = table[:, segment.start : segment.stop]
+        columns[SLOT] = segment.slot
+        columns[STORED] = np.arange(segment.stored_from, segment.stored_to)
+        columns[PREFIX] = segment.committed
         if segment.mask is None or segment.stored_to == segment.committed:
-            mine[PREFIX] = segment.stored_to  # the index of every row is its position
+            columns[PREFIX] = segment.stored_to  # the index of every row is its position
         else:
             rows, path = _paths(segment, segment.mask[:, segment.committed :], width)
             nodes.append(rows)
@@ -87,10 +87,12 @@ class Inputs:
         self.seen, self.prefixes, self.wanted = table[SEEN], table[PREFIX], table[WANTED]
         self._hosts = [_Host(self._up) for _ in range(IN_FLIGHT)]
         self._turn = 0
-        self.write(Plan(np.empty((WANTED, 0), np.int32), np.empty(0, np.int64), self._no_paths), 0)
+        self.write(
+            Plan(np.empty((WANTED, 0), np.int32), np.empty(0, np.int64), self._empty_paths), 0
+        )
 
     @property
-    def _no_paths(self) -> Numbers:
+    def _empty_paths(self) -> Numbers:
         return np.empty((0, self.width), np.int32)
 
     def write(self, plan: Plan, start: int, wanted: Sequence[int] | Numbers = ()) -> None:
@@ -102,9 +104,9 @@ class Inputs:
         host = self._hosts[self._turn]
         values = host.free()
         table = values[: self.rows * FIELDS].reshape(FIELDS, self.rows)
-        mine = plan.table[:, start : start + self.rows]
-        count = mine.shape[1]
-        table[:WANTED, :count] = mine
+        columns = plan.table[:, start : start + self.rows]
+        count = columns.shape[1]
+        table[:WANTED, :count] = columns
         table[:, count:] = PADDING
         table[WANTED, : len(wanted)] = wanted
         used = self.rows * FIELDS

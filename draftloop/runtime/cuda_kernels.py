@@ -53,13 +53,13 @@ def gate(joined: tl.tensor, out: tl.tensor, WIDTH: tl.constexpr, BLOCK: tl.const
     at = row * 2 * WIDTH + place
     kind = out.dtype.element_ty
     opened = tl.load(joined + at, mask=inside, other=0.0).to(tl.float32)
-    let_through = tl.load(joined + at + WIDTH, mask=inside, other=0.0).to(tl.float32)
+    activated = tl.load(joined + at + WIDTH, mask=inside, other=0.0).to(tl.float32)
     opened = (opened / (1.0 + tl.exp(-opened))).to(kind).to(tl.float32)
-    tl.store(out + row * WIDTH + place, (opened * let_through).to(kind), mask=inside)
+    tl.store(out + row * WIDTH + place, (opened * activated).to(kind), mask=inside)
 
 
 @jit
-def turn_and_store(
+def rope_and_store(
     joined: tl.tensor, cosines: tl.tensor, sines: tl.tensor, query_norm: tl.tensor, key_norm:
     tl.tensor, slots: tl.tensor, stored: tl.tensor, seen: tl.tensor, queries: tl.tensor, keys:
     tl.tensor, values: tl.tensor, slot_stride: tl.tensor, head_stride: tl.tensor, epsilon:
@@ -91,17 +91,17 @@ def turn_and_store(
         angle = tl.maximum(tl.load(seen + row) - 1, 0) * 2 * HALF + half
         straight = tl.load(cosines + angle, mask=inside, other=0.0).to(tl.float32)
         across = tl.load(sines + angle, mask=inside, other=0.0).to(tl.float32)
-        low_turned = (low * straight).to(kind).to(tl.float32)
-        low_turned -= (high * across).to(kind).to(tl.float32)
+        low_rotated = (low * straight).to(kind).to(tl.float32)
+        low_rotated -= (high * across).to(kind).to(tl.float32)
         straight = tl.load(cosines + angle + HALF, mask=inside, other=0.0).to(tl.float32)
         across = tl.load(sines + angle + HALF, mask=inside, other=0.0).to(tl.float32)
-        high_turned = (high * straight).to(kind).to(tl.float32)
-        high_turned += (low * across).to(kind).to(tl.float32)
-        low, high = low_turned, high_turned
+        high_rotated = (high * straight).to(kind).to(tl.float32)
+        high_rotated += (low * across).to(kind).to(tl.float32)
+        low, high = low_rotated, high_rotated
     if head < QUERIES:
-        mine = queries + (row * QUERIES + head) * 2 * HALF + half
-        tl.store(mine, low.to(kind), mask=inside)
-        tl.store(mine + HALF, high.to(kind), mask=inside)
+        target = queries + (row * QUERIES + head) * 2 * HALF + half
+        tl.store(target, low.to(kind), mask=inside)
+        tl.store(target + HALF, high.to(kind), mask=inside)
     else:
         place = tl.load(stored + row)
         whose = (head - QUERIES) % KEYS

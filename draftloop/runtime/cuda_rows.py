@@ -20,7 +20,7 @@ WIDE = 2048  # wider rows get eight warps per program instead of four
 # For attention: keys per block, by the bytes of a value; and parts that a row's keys are split in.
 BLOCKS = {2: 64, 4: 32}
 PARTS, MANY_PARTS, LONG = 4, 16, 4096
-LEAST_GROUP = 16  # rows of a tensor core's tile
+MIN_GROUP = 16  # rows of a tensor core's tile
 WIDE_HEAD = 128  # heads with more dimensions get eight warps instead of four
 EVERYTHING = 1 << 30  # a window that masks nothing
 
@@ -55,7 +55,7 @@ def gate(joined: Tensor) -> Tensor:
     return out
 
 
-def turn_and_store(
+def rope_and_store(
     joined: Tensor,
     angles: tuple[Tensor, Tensor],
     norms: tuple[Tensor, Tensor] | None,
@@ -69,7 +69,7 @@ def turn_and_store(
     """
     rows, half = len(joined), shape.dim // 2
     queries = joined.new_empty(rows, shape.heads, shape.dim)
-    kernels.turn_and_store[(rows, shape.heads + 2 * shape.kv_heads)](
+    kernels.rope_and_store[(rows, shape.heads + 2 * shape.kv_heads)](
         joined, *angles, *(norms or angles), inputs.slots, inputs.stored, inputs.seen, queries,
         layer.keys, layer.values, layer.keys.stride(0), layer.keys.stride(1), shape.epsilon,
         QUERIES=shape.heads, KEYS=shape.kv_heads, HALF=half, PADDED=triton.next_power_of_2(half),
@@ -92,7 +92,7 @@ def attend(
         queries, layer.keys, layer.values, inputs.slots, inputs.seen, inputs.prefixes,
         inputs.paths, sums, tops, totals, layer.keys.stride(0), layer.keys.stride(1), shape.scale,
         seen, inputs.paths.shape[1], KEYS=shape.kv_heads, GROUP=group,
-        GROUP_PADDED=max(LEAST_GROUP, triton.next_power_of_2(group)), DIM=dim, DIM_PADDED=dims,
+        GROUP_PADDED=max(MIN_GROUP, triton.next_power_of_2(group)), DIM=dim, DIM_PADDED=dims,
         BLOCK=block, PARTS=parts, num_warps=8 if dims > WIDE_HEAD else 4, num_stages=2,
     )  # fmt: skip
     out = torch.empty_like(queries)

@@ -65,7 +65,7 @@ class PaddedStep:
         normed = cuda_rows.add_and_norm(x, delta, layer.first_norm, shape.epsilon)
         joined = multiplied(normed, layer.before_attention)
         angles = frame.cosines, frame.sines
-        queries = cuda_rows.turn_and_store(joined, angles, layer.head_norms, inputs, cached, shape)
+        queries = cuda_rows.rope_and_store(joined, angles, layer.head_norms, inputs, cached, shape)
         attended = cuda_rows.attend(queries, inputs, cached, shape, layer.window)
         delta = multiplied(attended, layer.after_attention)
         normed = cuda_rows.add_and_norm(x, delta, layer.second_norm, shape.epsilon)
@@ -78,6 +78,6 @@ def _activated(joined: Tensor, activation: nn.Module) -> Tensor:
     function = activation.function if isinstance(activation, Elementwise) else activation
     if type(function).__name__ in SILU:
         return cuda_rows.gate(joined)
-    opened, let_through = joined.chunk(2, dim=-1)
-    said: Tensor = function(opened) * let_through
-    return said
+    opened, up = joined.chunk(2, dim=-1)
+    output: Tensor = function(opened) * up
+    return output

@@ -24,7 +24,7 @@ NO_CUTS: Cuts = np.zeros(0)
 
 BITS_BELOW = 20
 SIZES = (0x3F800000 >> BITS_BELOW) + 1  # as the greatest weight is 1.0
-LEAST_POWER, MOST_FACTOR = np.float32(-126), 3e38
+MIN_POWER, MAX_FACTOR = np.float32(-126), 3e38
 A, B, C, D, E, F, G = (np.float32(each) for each in EXP2)
 LOG2_E = math.log2(math.e)
 HALF, EXPONENT = np.float32(0.5), np.float32(1 << 23)
@@ -46,7 +46,7 @@ def scratch(vocabulary: int) -> Scratch:
 
 
 @compiled
-def cut_off(logits: Floats32, cuts: Cuts, known: Scratch) -> None:
+def apply_cuts(logits: Floats32, cuts: Cuts, known: Scratch) -> None:
     """Writes -inf over the tokens that `cuts` exclude, in every row [rows, vocabulary].
 
     Of equally likely tokens at the limit, top-p keeps the lower ids and top-k keeps all. The
@@ -54,16 +54,16 @@ def cut_off(logits: Floats32, cuts: Cuts, known: Scratch) -> None:
     """
     for place in range(len(logits)):
         row = logits[place]
-        if boundless(row):
+        if non_finite_count(row):
             continue  # its weights cannot be computed
         weigh(row, cuts[TEMPERATURE], known)
         least_of_k = np.float32(0)
         if 0 < cuts[TOP_K] < len(row):
-            least_of_k = least_of(known, int(cuts[TOP_K]))
+            least_of_k = weight_of_rank(known, int(cuts[TOP_K]))
         least, surplus = np.float32(0), 0
         if cuts[TOP_P] < 1:
             least, surplus = nucleus(known, cuts[TOP_P], least_of_k)
-        keep_from(row, known.weights, max(least, least_of_k, np.float32(cuts[MIN_P])))
+        exclude_below(row, known.weights, max(least, least_of_k, np.float32(cuts[MIN_P])))
         token = len(row)
         while surplus:
             token -= 1
@@ -73,7 +73,7 @@ def cut_off(logits: Floats32, cuts: Cuts, known: Scratch) -> None:
 
 
 @compiled
-def boundless(row: Floats32) -> int:
+def non_finite_count(row: Floats32) -> int:
     """Number of NaN and +inf in a row; 1 if all are -inf, as there is nothing to filter then."""
     count = possible = 0
     for logit in row:
@@ -83,7 +83,7 @@ def boundless(row: Floats32) -> int:
 
 
 @vectorised
-def keep_from(row: Floats32, weights: Floats32, least: np.float32) -> None:
+def exclude_below(row: Floats32, weights: Floats32, least: np.float32) -> None:
     """Writes -inf over tokens whose weight is less than `least`."""
     for token in range(len(row)):
         row[token] = row[token] if weights[token] >= least else -np.inf
@@ -95,10 +95,10 @@ def weigh(row: Floats32, temperature: float, known: Scratch) -> None:
     most = row[0]
     for logit in row:
         most = max(most, logit)
-    factor = np.float32(min(LOG2_E / temperature, MOST_FACTOR))
+    factor = np.float32(min(LOG2_E / temperature, MAX_FACTOR))
     weights, exponents, bits = known.weights, known.exponents, known.bits
     for token in range(len(row)):
-        power = max((row[token] - most) * factor, LEAST_POWER)
+        power = max((row[token] - most) * factor, MIN_POWER)
         whole = np.floor(power + HALF)
         x = power - whole
         weights[token] = (((((A * x + B) * x + C) * x + D) * x + E) * x + F) * x + G
@@ -108,7 +108,7 @@ def weigh(row: Floats32, temperature: float, known: Scratch) -> None:
 
 
 @compiled
-def least_of(known: Scratch, count: int) -> np.float32:
+def weight_of_rank(known: Scratch, count: int) -> np.float32:
     """The weight of the `count`-th likeliest token, counted from 1."""
     counts = np.zeros(SIZES, np.int64)
     for word in known.bits:
@@ -117,7 +117,7 @@ def least_of(known: Scratch, count: int) -> np.float32:
     while counts[size] < count:
         count -= counts[size]
         size -= 1
-    found = of_size(known, size, np.float32(0))
+    found = weights_of_size(known, size, np.float32(0))
     least: np.float32 = found[len(found) - count]
     return least
 
@@ -137,15 +137,15 @@ def nucleus(known: Scratch, top_p: float, least: np.float32) -> tuple[np.float32
             total += weight
             if weight > floor:
                 masses[known.bits[token] >> BITS_BELOW] += weight
-    wanted, size, before = top_p * total, SIZES - 1, 0.0
-    while before + masses[size] < wanted:
+    target_mass, size, before = top_p * total, SIZES - 1, 0.0
+    while before + masses[size] < target_mass:
         before += masses[size]
         size -= 1
-        if size < 0:  # due to rounding, all masses together do not reach `wanted`
+        if size < 0:  # due to rounding, all masses together do not reach `target_mass`
             return np.float32(0), 0
-    found = of_size(known, size, least)
+    found = weights_of_size(known, size, least)
     place, last = len(found), np.float32(0)
-    while place and before < wanted:
+    while place and before < target_mass:
         place -= 1
         last = found[place]
         before += last
@@ -156,7 +156,7 @@ def nucleus(known: Scratch, top_p: float, least: np.float32) -> tuple[np.float32
 
 
 @compiled
-def of_size(known: Scratch, size: int, least: np.float32) -> Floats32:
+def weights_of_size(known: Scratch, size: int, least: np.float32) -> Floats32:
     """The weights of one size that are at least `least`, in ascending order."""
     count = 0
     for token in range(len(known.weights)):

@@ -31,8 +31,8 @@ PACKED = ("gptq", "awq")
 
 def quantized_by(config: PretrainedConfig) -> str:
     """The `quant_method` of a checkpoint; "" if its weights are plain."""
-    said = _quantization(config)
-    return "" if said is None else str(said.get("quant_method"))
+    quantization = _quantization(config)
+    return "" if quantization is None else str(quantization.get("quant_method"))
 
 
 def prepare(
@@ -43,17 +43,17 @@ def prepare(
     Returns the weights if transformers cannot dequantize them, else None. Raises StartupFailure if
     the method is not supported.
     """
-    said = _quantization(config)
-    if said is None:
+    quantization = _quantization(config)
+    if quantization is None:
         return None
     method = quantized_by(config)
     if method in PACKED:
         for part in _parts(config):
             if hasattr(part, "quantization_config"):
                 del part.quantization_config
-        return plain_weights(folder, said, dtype)
+        return plain_weights(folder, quantization, dtype)
     _require_readable(method, folder)
-    config.quantization_config = {**said, "dequantize": True}
+    config.quantization_config = {**quantization, "dequantize": True}
     return None
 
 
@@ -90,8 +90,8 @@ def finish(network: PreTrainedModel, folder: Path) -> None:
 
 def _quantization(config: PretrainedConfig) -> dict[str, Any] | None:
     """The quantization_config of the configuration or of its text model; None if there is none."""
-    said = (getattr(part, "quantization_config", None) for part in _parts(config))
-    return next((dict(found) for found in said if found is not None), None)
+    configs = (getattr(part, "quantization_config", None) for part in _parts(config))
+    return next((dict(found) for found in configs if found is not None), None)
 
 
 def _parts(config: PretrainedConfig) -> tuple[PretrainedConfig, PretrainedConfig]:

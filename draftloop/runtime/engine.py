@@ -20,19 +20,19 @@ from draftloop.runtime import metrics
 from draftloop.runtime.awaited import Awaited, Outcome
 from draftloop.runtime.forward import Forward, Task, Wish
 from draftloop.runtime.gathering import Gathering
-from draftloop.runtime.job import Job, in_turn
+from draftloop.runtime.job import Job, by_response_ratio
 from draftloop.runtime.kv_cache import Slot
 from draftloop.runtime.prepared import Pass, Passes
-from draftloop.runtime.ruin import Ruin, ruins_the_device
+from draftloop.runtime.ruin import Ruin, is_fatal_to_device
 from draftloop.runtime.step import Step, prompt_tokens
 from draftloop.tree import ServiceTimings
 
 T = TypeVar("T")
 
-# Metrics are updated after QUIET_S without a job, or once MOST_UNCOUNTED updates are due.
+# Metrics are updated after QUIET_S without a job, or once MAX_PENDING_UPDATES updates are due.
 QUIET_S = 0.0005
-MOST_UNCOUNTED = 64
-LONGEST_END_S = 10.0  # how long `stop` waits for the running forward
+MAX_PENDING_UPDATES = 64
+MAX_STOP_S = 10.0  # how long `stop` waits for the running forward
 NO_FORWARD = Pass(rows=0, nodes=0, nanoseconds=0)
 
 log = logs.get(__name__)
@@ -52,40 +52,40 @@ class Engine:
         self._gathering = gathering or Gathering(lambda: cost_line(()))  # default: does not wait
         self._inbox: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._active: list[Job] = []
-        self._uncounted: list[Callable[[], None]] = []
+        self._pending_updates: list[Callable[[], None]] = []
         self._stopping = False
-        self._asking: Job | None = None  # the job whose task is running right now
-        self._latest = NO_FORWARD  # the last forward, which new jobs have waited for
-        self._begun: float | None = None  # start of the running forward
+        self._current_job: Job | None = None  # the job whose task is running right now
+        self._last_forward = NO_FORWARD  # the last forward, which new jobs have waited for
+        self._forward_start: float | None = None  # start of the running forward
         self.forwards = 0  # number run so far; shows that the engine makes progress
-        self._door = threading.Lock()  # so that nothing enters the inbox after the stop signal
-        self._unread = 0  # jobs in the inbox that need forwards; guarded by `_door` too
+        self._lock = threading.Lock()  # so that nothing enters the inbox after the stop signal
+        self._queued = 0  # jobs in the inbox that need forwards; guarded by `_lock` too
         self._thread = threading.Thread(target=self._run, name=engine_thread.NAME, daemon=True)
         self._thread.start()
 
     def submit(
-        self, task: Task[T], timings: ServiceTimings | None = None, party: Slot | None = None
+        self, task: Task[T], timings: ServiceTimings | None = None, session_slot: Slot | None = None
     ) -> Future[T]:
         """Queues a task; the future gets what it returns or raises.
 
         Cancelling the future stops the task before its next forward.
         """
         future: Future[T] = Future()
-        self._put(task, future, timings, party)
+        self._put(task, future, timings, session_slot)
         return future
 
-    def awaited(
-        self, task: Task[T], timings: ServiceTimings | None = None, party: Slot | None = None
+    def submit_awaitable(
+        self, task: Task[T], timings: ServiceTimings | None = None, session_slot: Slot | None = None
     ) -> Awaited[T]:
         """`submit` for an event loop."""
         outcome: Awaited[T] = Awaited()
-        self._put(task, outcome, timings, party)
+        self._put(task, outcome, timings, session_slot)
         return outcome
 
     def call(self, function: Callable[[], T]) -> Future[T]:
         """Runs a function on the engine's thread, between two forwards."""
         future: Future[T] = Future()
-        self._put(_as_task(function), future, asks=False)
+        self._put(_as_task(function), future, needs_forward=False)
         return future
 
     def _put(
@@ -93,55 +93,57 @@ class Engine:
         task: Task[T],
         outcome: Outcome,
         timings: ServiceTimings | None = None,
-        party: Slot | None = None,
+        session_slot: Slot | None = None,
         *,
-        asks: bool = True,
+        needs_forward: bool = True,
     ) -> None:
         now = time.perf_counter_ns()
-        job = Job(task, outcome, timings or ServiceTimings(), now, asks, party)
-        with self._door:
+        job = Job(task, outcome, timings or ServiceTimings(), now, needs_forward, session_slot)
+        with self._lock:
             if self._stopping:
                 outcome.set_exception(Unavailable("the engine is stopping"))
             else:
-                self._unread += asks
+                self._queued += needs_forward
                 self._inbox.put(job)
 
     @property
     def forward_began(self) -> float | None:
         """Monotonic time at which the current forward began; None between forwards."""
-        return self._begun
+        return self._forward_start
 
     @property
-    def alone(self) -> bool:
+    def is_alone(self) -> bool:
         """Whether no task but the calling one waits, and no absent session is worth waiting for.
 
         On the engine's thread only.
         """
-        asking = self._asking
+        asking = self._current_job
         others = (job for job in self._active if job is not asking)
         waits = not self._inbox.empty() or any(job.wish is not None for job in others)
-        return not waits and not self._patience_ns(1, 1, besides=asking.party if asking else None)
+        return not waits and not self._wait_ns(
+            1, 1, excluding=asking.session_slot if asking else None
+        )
 
-    def leaves(self, slot: Slot) -> None:
+    def session_ended(self, slot: Slot) -> None:
         """Records that a slot's session has ended; on the engine's thread only."""
-        self._gathering.gone(slot)
+        self._gathering.remove(slot)
 
-    def _patience_ns(self, waiting: int, rows: int, besides: Slot | None = None) -> float:
-        return self._gathering.patience_ns(waiting, rows, time.perf_counter_ns(), besides)
+    def _wait_ns(self, waiting: int, rows: int, excluding: Slot | None = None) -> float:
+        return self._gathering.wait_ns(waiting, rows, time.perf_counter_ns(), excluding)
 
     def stop(self, *, waits: bool = True) -> None:
         """Ends the thread; running tasks fail with Unavailable.
 
         The thread ends only after the current forward or function has returned. A caller that does
-        not wait, or has waited LONGEST_END_S in vain, must end the process (`draftloop.rpc.role`).
+        not wait, or has waited MAX_STOP_S in vain, must end the process (`draftloop.rpc.role`).
         """
-        with self._door:
+        with self._lock:
             self._stopping = True
             self._inbox.put(None)
         if waits:
-            self._thread.join(LONGEST_END_S)
+            self._thread.join(MAX_STOP_S)
             if self._thread.is_alive():
-                log.error("the engine's thread does not end", waited_s=LONGEST_END_S)
+                log.error("the engine's thread does not end", waited_s=MAX_STOP_S)
 
     def _run(self) -> None:
         try:
@@ -151,9 +153,9 @@ class Engine:
                     self._step(wishes)
         except BaseException as error:  # else callers would wait for this thread forever
             log.exception("the engine's thread ends")
-            with self._door:
+            with self._lock:
                 self._stopping = True
-            self._ruin.fallen(error)
+            self._ruin.record_engine_failure(error)
             self._abandon(Unavailable("the engine has failed"))
         else:
             self._abandon(Unavailable("the engine is stopping"))
@@ -170,67 +172,69 @@ class Engine:
                 return True
             if job is None:
                 return False
-            with self._door:
-                self._unread -= job.asks
+            with self._lock:
+                self._queued -= job.needs_forward
             queued = time.perf_counter_ns() - job.submitted_ns
             job.timings.queue_ns += queued
-            job.timings.prompts_ns += self._latest.prompts_part(queued)
+            job.timings.prompts_ns += self._last_forward.prompts_share(queued)
             if not job.outcome.cancelled():
                 self._active.append(job)
                 self._advance(job, None)
                 if job.wish is not None:
-                    self._count(functools.partial(metrics.ENGINE_QUEUE_TIME.observe, queued / 1e9))
+                    self._defer_update(
+                        functools.partial(metrics.ENGINE_QUEUE_TIME.observe, queued / 1e9)
+                    )
 
     def _take(self) -> Job | None:
         """The next job in the inbox. Raises queue.Empty if there is something else to do."""
         if self._active:
-            return self._gathered()
+            return self._take_or_wait()
         with contextlib.suppress(queue.Empty):
-            return self._inbox.get(timeout=QUIET_S if self._uncounted else None)
-        self._count_all()
+            return self._inbox.get(timeout=QUIET_S if self._pending_updates else None)
+        self._run_updates()
         return self._inbox.get()
 
-    def _gathered(self) -> Job | None:
+    def _take_or_wait(self) -> Job | None:
         """The next job in the inbox; waits for a session that is worth waiting for.
 
         Raises queue.Empty if none came.
         """
-        if not self._inbox.empty() or not self._gathering.anybody_away:
+        if not self._inbox.empty() or not self._gathering.has_absent:
             return self._inbox.get_nowait()
         waiting = [job for job in self._active if job.wish is not None]
-        patience = self._patience_ns(len(waiting), sum(_rows(job.wish) for job in waiting))
-        if not patience:
+        wait = self._wait_ns(len(waiting), sum(_rows(job.wish) for job in waiting))
+        if not wait:
             raise queue.Empty
         began = time.perf_counter_ns()
         try:
-            return self._inbox.get(timeout=patience / 1e9)
+            return self._inbox.get(timeout=wait / 1e9)
         finally:
             waited = time.perf_counter_ns() - began
             for job in waiting:
                 job.timings.queue_ns += waited
 
-    def _count(self, count: Callable[[], None]) -> None:
+    def _defer_update(self, count: Callable[[], None]) -> None:
         """Defers a metrics update until no answer is being waited for."""
-        self._uncounted.append(count)
-        if len(self._uncounted) >= MOST_UNCOUNTED:
-            self._count_all()
+        self._pending_updates.append(count)
+        if len(self._pending_updates) >= MAX_PENDING_UPDATES:
+            self._run_updates()
 
-    def _count_all(self) -> None:
-        for count in self._uncounted:
+    def _run_updates(self) -> None:
+        for count in self._pending_updates:
             count()
-        self._uncounted.clear()
+        self._pending_updates.clear()
 
     def _next_batch(self) -> list[Job]:
         self._active = [job for job in self._active if self._wanted(job)]
         batch: list[Job] = []
         step: Step | None = None
-        for job in in_turn(self._active):
+        for job in by_response_ratio(self._active):
             if isinstance(job.wish, Passes):
                 if not batch:
                     return [job]
                 continue
             assert job.wish is not None
-            if step is not None and not step.takes(job.wish):
+            if step is not None and not step.try_add(job.wish):
                 continue
             if job.wish.renewed is not None:
                 try:
@@ -249,32 +253,32 @@ class Engine:
         return job.wish is not None
 
     def _step(self, batch: list[Job]) -> None:
-        self._begun = time.monotonic()
+        self._forward_start = time.monotonic()
         try:
             done, logits = _run(batch)
         except Exception as error:  # the sessions fail, the engine lives
             self._fail_all(batch, error)
             return
         finally:
-            self._begun = None
-        self._ruin.passed()
+            self._forward_start = None
+        self._ruin.record_success()
         self.forwards += len(done)
-        self._latest = done[-1] if done else NO_FORWARD
+        self._last_forward = done[-1] if done else NO_FORWARD
         # Served jobs go to the back, so that a full step starves none.
         self._active = [job for job in self._active if job not in batch] + batch
         elapsed = sum(forward.nanoseconds for forward in done)
-        behind = sum(job.wish is not None for job in self._active) - len(batch) + self._unread
+        waiting = sum(job.wish is not None for job in self._active) - len(batch) + self._queued
         for job, rows in zip(batch, logits, strict=True):
             job.timings.forward_ns += elapsed
             job.timings.forwards += len(done)
-            _book(job, elapsed, self._latest)
+            _add_timings(job, elapsed, self._last_forward)
             job.timings.batch_size = len(batch)
-            job.timings.waiting = behind
+            job.timings.waiting = waiting
             self._advance(job, rows)
-        self._count(functools.partial(metrics.observe_forwards, done, len(batch)))
+        self._defer_update(functools.partial(metrics.observe_forwards, done, len(batch)))
 
     def _advance(self, job: Job, logits: Tensor | None) -> None:
-        self._asking, served = job, job.wish
+        self._current_job, served = job, job.wish
         try:
             job.wish = next(job.task) if logits is None else job.task.send(logits)
         except StopIteration as finished:
@@ -282,28 +286,28 @@ class Engine:
             _settle(job.outcome, finished.value)
         except Exception as error:
             self._fail(job, error)
-            if ruins_the_device(error):  # sampling runs on the device, too
-                self._ruin.failed(error)
+            if is_fatal_to_device(error):  # sampling runs on the device, too
+                self._ruin.record_failure(error)
         except BaseException as error:  # a panic in Rust is no Exception; it fails one session
             job.context.run(log.exception, "a task ended with what is no exception")
             self._fail(job, RuntimeError(f"{type(error).__name__}: {error}"))
-        self._asking = None
-        self._note(job, served)
+        self._current_job = None
+        self._notify_gathering(job, served)
 
-    def _note(self, job: Job, served: Wish | None) -> None:
+    def _notify_gathering(self, job: Job, served: Wish | None) -> None:
         """Tells the gathering which sessions have asked and which have been answered."""
         if served is None and job.wish is not None:
-            job.party = job.party or job.wish.slot
-            self._gathering.asked(job.party, _rows(job.wish), job.submitted_ns)
+            job.session_slot = job.session_slot or job.wish.slot
+            self._gathering.record_request(job.session_slot, _rows(job.wish), job.submitted_ns)
         elif served is not None and job.wish is None:
-            self._gathering.answered(job.party, time.perf_counter_ns())
+            self._gathering.record_answer(job.session_slot, time.perf_counter_ns())
 
     def _fail_all(self, batch: Sequence[Job], error: Exception) -> None:
         """Fails the jobs of a batch whose forward, or copying of rows before it, failed."""
         metrics.FORWARD_FAILURES.inc()
         for job in batch:
             self._fail(job, error)
-        self._ruin.failed(error)
+        self._ruin.record_failure(error)
 
     def _fail(self, job: Job, error: Exception) -> None:
         job.wish = None
@@ -325,12 +329,12 @@ def _rows(wish: Wish | None) -> int:
     return wish.rows if isinstance(wish, Forward) else 1
 
 
-def _book(job: Job, elapsed: int, last: Pass) -> None:
+def _add_timings(job: Job, elapsed: int, last: Pass) -> None:
     """Adds to a job's timings the last forward's rows, and the time spent on others' prompts."""
     own = prompt_tokens(job.wish) if isinstance(job.wish, Forward) else 0
     job.timings.batch_rows, job.timings.prompt_rows = last.rows, last.prompt_rows
     job.timings.prompts = last.prompts
-    job.timings.prompts_ns += last.prompts_part(elapsed, besides=own)
+    job.timings.prompts_ns += last.prompts_share(elapsed, own_rows=own)
 
 
 def _run(batch: Sequence[Job]) -> tuple[Sequence[Pass], Sequence[Tensor | None]]:

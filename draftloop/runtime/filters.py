@@ -8,7 +8,7 @@ from torch import Tensor
 
 from draftloop.request import SamplingParameters
 from draftloop.runtime.choices import EXCLUDED
-from draftloop.runtime.cutting import NO_CUTS, Cuts, Scratch, cut_off, scratch
+from draftloop.runtime.cutting import NO_CUTS, Cuts, Scratch, apply_cuts, scratch
 
 WHOLE = 2.0**40  # the weight of the likeliest token, as an integer
 
@@ -34,7 +34,7 @@ class Filters:
         if self._scratch is None:
             self._scratch = scratch(self._vocabulary_size)
         kept = logits.clone(memory_format=torch.contiguous_format)
-        cut_off(kept.numpy(), self.cuts, self._scratch)
+        apply_cuts(kept.numpy(), self.cuts, self._scratch)
         return kept
 
 

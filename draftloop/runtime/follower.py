@@ -26,7 +26,7 @@ from draftloop.runtime.model import LanguageModel
 from draftloop.runtime.orders import Order
 
 FAILED = 1  # exit status of any rank
-LOOK_S = 0.5  # interval of the checks whether the leader still exists
+POLL_S = 0.5  # interval of the checks whether the leader still exists
 
 log = logs.get(__name__)
 
@@ -46,12 +46,12 @@ def follow(orders: Connection) -> NoReturn:
     for number in (signal.SIGINT, signal.SIGTERM):  # the leader ends this process
         signal.signal(number, signal.SIG_IGN)
     enlistment = cast(Enlistment, orders.recv())
-    threading.Thread(target=_end_with, args=(enlistment.leader,), daemon=True).start()
+    threading.Thread(target=_exit_with_leader, args=(enlistment.leader,), daemon=True).start()
     enlistment.prepare()
     options = enlistment.options
     structlog.contextvars.bind_contextvars(rank=options.rank)
     try:
-        place = tensor_parallel.meet(options.tensor_parallel_size, enlistment.port)
+        place = tensor_parallel.rendezvous(options.tensor_parallel_size, enlistment.port)
         tensor_parallel.join(options, place)
         _carry_out(orders, LanguageModel(options))
     except EOFError:
@@ -70,10 +70,10 @@ def _carry_out(orders: Connection, model: LanguageModel) -> NoReturn:
         cast(Order, orders.recv()).carry_out(model)
 
 
-def _end_with(leader: int) -> NoReturn:
+def _exit_with_leader(leader: int) -> NoReturn:
     """Ends the process when the leader is gone, even inside a forward that would wait for it."""
     while os.getppid() == leader:
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
     os._exit(FAILED)
 
 

@@ -12,7 +12,7 @@ import ctypes
 import torch
 
 
-def give_back() -> None:
+def release_freed_memory() -> None:
     """Returns freed memory, if the C library can."""
     torch.cuda.empty_cache()  # does nothing where no GPU is used
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's; musl and macOS have none

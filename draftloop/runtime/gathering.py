@@ -19,7 +19,7 @@ from draftloop.cost_line import CostLine
 MEMORY = 0.75
 # A session that was away for longer was doing something else: no forward waits for it until its
 # absence has been measured again.
-LONGEST_ABSENCE_NS = 50_000_000
+MAX_ABSENCE_NS = 50_000_000
 # Initial deviation, as a share of the first measured absence.
 FIRST_DEVIATION = 0.375
 # Waiting must increase the answers per second by this factor.
@@ -29,7 +29,7 @@ REREAD = 256
 
 
 @dataclass(slots=True)
-class _Party:
+class _SessionPace:
     """A session: how long it usually stays away between answer and next request, and its rows."""
 
     rows: int = 1
@@ -46,7 +46,7 @@ class _Party:
     def returned(self, now: int) -> None:
         """Updates the means when the session asks again."""
         absence = now - self.left_ns
-        if absence > LONGEST_ABSENCE_NS:
+        if absence > MAX_ABSENCE_NS:
             self.known = False
             return
         if not self.known:
@@ -65,63 +65,63 @@ class Gathering:
         self._read_costs = read_costs
         self._costs: CostLine | None = None
         self._decisions = 0
-        self._parties: dict[Hashable, _Party] = {}
-        self._away: dict[Hashable, _Party] = {}  # between an answer and the next request
+        self._sessions: dict[Hashable, _SessionPace] = {}
+        self._absent: dict[Hashable, _SessionPace] = {}  # between an answer and the next request
 
     @property
-    def anybody_away(self) -> bool:
+    def has_absent(self) -> bool:
         """Whether there is any session to wait for."""
-        return bool(self._away)
+        return bool(self._absent)
 
-    def asked(self, party: Hashable, rows: int, now: int) -> None:
+    def record_request(self, session: Hashable, rows: int, now: int) -> None:
         """Records that a session waits for a forward with `rows` rows."""
-        if party not in self._parties:
-            self._parties[party] = _Party()
-        known = self._parties[party]
-        if self._away.pop(party, None) is not None:
+        if session not in self._sessions:
+            self._sessions[session] = _SessionPace()
+        known = self._sessions[session]
+        if self._absent.pop(session, None) is not None:
             known.returned(now)
         known.rows = rows
 
-    def answered(self, party: Hashable, now: int) -> None:
+    def record_answer(self, session: Hashable, now: int) -> None:
         """Records that a session got its answer and will ask again."""
-        known = self._parties.get(party)
+        known = self._sessions.get(session)
         if known is not None:
             known.left_ns = now
-            self._away[party] = known
+            self._absent[session] = known
 
     def forget(self) -> None:
         """Forgets all sessions: none of them will ask again."""
-        self._parties.clear()
-        self._away.clear()
+        self._sessions.clear()
+        self._absent.clear()
 
-    def gone(self, party: Hashable) -> None:
+    def remove(self, session: Hashable) -> None:
         """Forgets a session that will not ask again."""
-        self._parties.pop(party, None)
-        self._away.pop(party, None)
+        self._sessions.pop(session, None)
+        self._absent.pop(session, None)
 
-    def patience_ns(
-        self, waiting: int, rows: int, now: int, besides: Hashable | None = None
+    def wait_ns(
+        self, waiting: int, rows: int, now: int, excluding: Hashable | None = None
     ) -> float:
         """How long to wait for absent sessions; `waiting` ones need a forward of `rows` so far.
 
-        Returns 0 if starting at once gives more answers per second. `besides`: a session that is
+        Returns 0 if starting at once gives more answers per second. `excluding`: a session that is
         already back although its forward is not known yet.
         """
         due = sorted(
             (known.due_ns, known.rows)
-            for party, known in self._away.items()
-            if party != besides and known.known and known.due_ns > now
+            for session, known in self._absent.items()
+            if session != excluding and known.known and known.due_ns > now
         )
         if not due or not waiting:
             return 0.0
         costs = self._line()
-        best, patience = CLEARLY_MORE * waiting / costs.nanoseconds(rows), 0.0
+        best, wait = CLEARLY_MORE * waiting / costs.nanoseconds(rows), 0.0
         for count, (moment, more) in enumerate(due, start=waiting + 1):
             rows += more
             rate = count / (moment - now + costs.nanoseconds(rows))
             if rate > best:
-                best, patience = rate, moment - now
-        return patience
+                best, wait = rate, moment - now
+        return wait
 
     def _line(self) -> CostLine:
         if self._costs is None or self._decisions % REREAD == 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from draftloop.errors import StartupFailure
-from draftloop.runtime.trial import said_by
+from draftloop.runtime.trial import error_text
 
 # Minimum compute capability of NVIDIA GPUs for Triton. For an older one, it may abort the whole
 # process instead of raising an error.
@@ -15,7 +15,7 @@ COMPILED_FOR = (8, 0)
 def require_gpu(name: str) -> None:
     """Raises StartupFailure if this machine has no GPU of this name: cuda or cuda:N."""
     if not torch.cuda.is_available():
-        raise StartupFailure(f"device: {name} is not available: {_what_is_missing()}")
+        raise StartupFailure(f"device: {name} is not available: {_missing_requirement()}")
     count, index = torch.cuda.device_count(), int(name.partition(":")[2] or 0)
     if index >= count:
         known = "cuda:0" if count == 1 else f"cuda:0 to cuda:{count - 1}"
@@ -25,7 +25,7 @@ def require_gpu(name: str) -> None:
         )
 
 
-def _what_is_missing() -> str:
+def _missing_requirement() -> str:
     if not torch.backends.cuda.is_built():
         return (
             f"torch {torch.__version__} is a build without CUDA; install one with it, as PyTorch's "
@@ -34,7 +34,7 @@ def _what_is_missing() -> str:
     try:
         torch.cuda.init()
     except Exception as error:  # it names the cause: no driver, one that is too old, no device
-        return said_by(error)
+        return error_text(error)
     return "torch cannot use it; take cpu"
 
 

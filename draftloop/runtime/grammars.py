@@ -25,7 +25,7 @@ from draftloop.grammars.text import refusal
 from draftloop.runtime.choices import EXCLUDED
 from draftloop.runtime.grammar_time import GrammarTime
 
-MOST_KEPT = 32  # grammars; a service typically sees a few of them repeatedly
+MAX_CACHED = 32  # grammars; a service typically sees a few of them repeatedly
 
 
 class Grammars:
@@ -39,7 +39,7 @@ class Grammars:
         self._kept: OrderedDict[Grammar, LLMatcher] = OrderedDict()
         self._lock = threading.Lock()
 
-    def knows(self, grammar: Grammar) -> bool:
+    def is_compiled(self, grammar: Grammar) -> bool:
         """Whether `follow` is immediate, as the grammar is compiled."""
         with self._lock:
             return grammar in self._kept
@@ -52,17 +52,17 @@ class Grammars:
         """
         with self._lock:
             matcher = self._kept.get(grammar)
-        matcher = matcher or self._made(grammar)  # without the lock: others need not wait
+        matcher = matcher or self._compile(grammar)  # without the lock: others need not wait
         with self._lock:
             self._kept[grammar] = matcher
             self._kept.move_to_end(grammar)
-            if len(self._kept) > MOST_KEPT:
+            if len(self._kept) > MAX_CACHED:
                 self._kept.popitem(last=False)
             place = matcher.deep_copy()
             return Follower(self.vocabulary, grammar, place, self.stop_token_ids, GrammarTime())
 
-    def _made(self, grammar: Grammar) -> LLMatcher:
-        grammar.require_end(self.stop_token_ids)
+    def _compile(self, grammar: Grammar) -> LLMatcher:
+        grammar.require_stop_token(self.stop_token_ids)
         try:
             vocabulary = self.vocabulary
         except ValueError as error:
@@ -84,13 +84,13 @@ class Follower:
 
     def __init__(
         self,
-        known: Vocabulary,
+        vocabulary: Vocabulary,
         grammar: Grammar,
         matcher: LLMatcher,
         ends: Sequence[int],
         time: GrammarTime,
     ) -> None:
-        self._known = known
+        self._vocabulary = vocabulary
         self._grammar = grammar
         self._matcher = matcher
         self._scout: Scout | None = None  # created when first needed
@@ -103,7 +103,7 @@ class Follower:
         Raises InvalidInput if the grammar is too expensive to follow.
         """
         with self._time.spent_on(self._grammar):
-            place = self._behind(path)
+            place = self._matcher_after(path)
             if place is None:
                 return False
             if place.is_stopped():  # at the grammar's end
@@ -131,7 +131,7 @@ class Follower:
         The row of a path that violates the grammar is unchanged, as the output will never get
         there. Raises InvalidInput if the grammar is too large to be followed.
         """
-        vocabulary = self._known.size
+        vocabulary = self._vocabulary.size
         rows = allocate_token_bitmask(len(paths), vocabulary)
         # In this order the scout has the fewest tokens to roll back.
         for row in sorted(range(len(paths)), key=lambda row: tuple(paths[row])):
@@ -141,18 +141,18 @@ class Follower:
         return logits.masked_fill(~allowed.to(logits.device), EXCLUDED)
 
     def _fill(self, rows: NDArray[np.int32], row: int, path: Sequence[int]) -> None:
-        for _ in range(2):  # see `_behind`
-            place = self._behind(path)
+        for _ in range(2):  # see `_matcher_after`
+            place = self._matcher_after(path)
             if place is None:
                 rows[row] = -1
                 return
-            self._known.fill(place, rows, row)
+            self._vocabulary.fill(place, rows, row)
             problem = place.get_error()
             if not problem:
                 return
         raise refusal(self._grammar, problem)
 
-    def _behind(self, path: Sequence[int]) -> LLMatcher | None:
+    def _matcher_after(self, path: Sequence[int]) -> LLMatcher | None:
         """The matcher after the output and a path, valid until the next call; None as `Scout.at`.
 
         A scout may fail because of all that it has seen on other paths, so a new one, which has
@@ -160,7 +160,7 @@ class Follower:
         """
         problem = ""
         for _ in range(2):
-            if self._scout is None or self._scout.lost:
+            if self._scout is None or self._scout.has_failed:
                 self._scout = Scout(self._matcher, self._ends)
             place = self._scout.at(path)
             if not (problem := self._scout.problem):
@@ -182,7 +182,7 @@ class Scout:
         self._path: list[int] = []  # tokens that it is ahead of the output
 
     @property
-    def lost(self) -> bool:
+    def has_failed(self) -> bool:
         """Whether the matcher has failed; it cannot be used any more then."""
         return bool(self._matcher.is_error())
 
@@ -197,18 +197,20 @@ class Scout:
         At the end of a grammar, end tokens leave the matcher where it is.
         """
         shared = 0
-        for here, there in zip(self._path, path, strict=False):
-            if here != there:
+        for own_token, path_token in zip(self._path, path, strict=False):
+            if own_token != path_token:
                 break
             shared += 1
         if shared < len(self._path):
             self._matcher.rollback(len(self._path) - shared)
             del self._path[shared:]
         ahead = list(path[shared:])
-        went = self._matcher.try_consume_tokens(ahead) if ahead else 0
-        self._path += ahead[:went]
-        arrived = went == len(ahead) or (ahead[went] in self._ends and self._matcher.is_stopped())
-        return self._matcher if arrived and not self.lost else None
+        consumed = self._matcher.try_consume_tokens(ahead) if ahead else 0
+        self._path += ahead[:consumed]
+        is_reached = consumed == len(ahead) or (
+            ahead[consumed] in self._ends and self._matcher.is_stopped()
+        )
+        return self._matcher if is_reached and not self.has_failed else None
 
     def commit(self, token: int) -> bool:
         """Follows the output by a token; False if the scout cannot."""

@@ -59,7 +59,7 @@ def inflate(model: PreTrainedModel, size: int) -> None:
     config = _wider_config(model.config, layers[-1], (size - present) // extra)
     for _ in range(extra):
         layers.append(_silent_layer(model, type(layers[-1]), config, len(layers)))
-    _announce_depth(model, len(layers))
+    _set_depth(model, len(layers))
 
 
 def _can_be_silenced(layer: nn.Module, config: PretrainedConfig) -> bool:
@@ -80,7 +80,7 @@ def _wider_config(config: PretrainedConfig, layer: nn.Module, parameters: int) -
 def _silent_layer(
     model: PreTrainedModel, kind: type[nn.Module], config: PretrainedConfig, index: int
 ) -> nn.Module:
-    _say_of_layers(config, index + 1)
+    _extend_layer_lists(config, index + 1)
     with model.device:  # a billion random numbers take a CPU's core half a minute
         layer = kind(config, index)
     generator = torch.Generator(model.device).manual_seed(index)
@@ -95,13 +95,13 @@ def _silent_layer(
     return layer.to(model.dtype)
 
 
-def _announce_depth(model: PreTrainedModel, depth: int) -> None:
-    _say_of_layers(model.config, depth)
+def _set_depth(model: PreTrainedModel, depth: int) -> None:
+    _extend_layer_lists(model.config, depth)
     model.config.num_hidden_layers = depth
 
 
-def _say_of_layers(config: PretrainedConfig, depth: int) -> None:
+def _extend_layer_lists(config: PretrainedConfig, depth: int) -> None:
     """Extends a configuration's entries per layer (LISTS) to `depth` by repeating the last one."""
     for name in LISTS:
-        if said := getattr(config, name, None):
-            setattr(config, name, [*said, *said[-1:] * (depth - len(said))])
+        if values := getattr(config, name, None):
+            setattr(config, name, [*values, *values[-1:] * (depth - len(values))])

@@ -19,21 +19,22 @@ from draftloop.tree import ServiceTimings
 class Job:
     """A running task: its next wish, the outcome that a caller waits for, and its timings.
 
-    `party` identifies the task's session by its first slot, or else by the slot of its first wish.
+    `session_slot` identifies the task's session by its first slot, or else by the slot of its first
+    wish.
     """
 
     task: Task[Any]
     outcome: Outcome
     timings: ServiceTimings
     submitted_ns: int
-    asks: bool = True  # whether it needs forwards, as sessions do
-    party: Slot | None = None
+    needs_forward: bool = True  # whether it needs forwards, as sessions do
+    session_slot: Slot | None = None
     wish: Wish | None = None
     # the request's context, so that log lines name the request
     context: Context = field(default_factory=copy_context)
 
 
-def in_turn(jobs: Sequence[Job]) -> Iterator[Job]:
+def by_response_ratio(jobs: Sequence[Job]) -> Iterator[Job]:
     """The jobs in order, with the places of prompts reassigned by waiting time per token left.
 
     This is Hansen's "highest response ratio next". Of equal prompts the first is run to its end;
@@ -44,13 +45,13 @@ def in_turn(jobs: Sequence[Job]) -> Iterator[Job]:
     if len(prompts) < 2:
         return iter(jobs)
     now = time.perf_counter_ns()
-    prompts.sort(key=lambda job: (now - job.submitted_ns) / _left(job), reverse=True)
+    prompts.sort(key=lambda job: (now - job.submitted_ns) / _remaining_tokens(job), reverse=True)
     turns = iter(prompts)
     waiting = set(map(id, prompts))
     return (next(turns) if id(job) in waiting else job for job in jobs)
 
 
-def _left(job: Job) -> int:
+def _remaining_tokens(job: Job) -> int:
     """Tokens of the job's prompt that are still to be run."""
     assert isinstance(job.wish, Forward)
     return max(job.wish.left, len(job.wish.committed_token_ids))

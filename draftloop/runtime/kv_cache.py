@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from draftloop.runtime import slot_rows
-from draftloop.runtime.orders import NOBODY, Copy, Move
+from draftloop.runtime.orders import NO_FOLLOWERS, Copy, Move
 from draftloop.runtime.slot_rows import DEPTH, PARENT, TOKEN
 from draftloop.tree import ROOT
 
@@ -50,7 +50,7 @@ class KVCache:
     ) -> None:
         """`touched_rows`: rows that may be touched, over all slots, in order to keep old texts."""
         self.shape = shape
-        self.lead = NOBODY  # tells other ranks to move the rows of their heads too
+        self.lead = NO_FOLLOWERS  # tells other ranks to move the rows of their heads too
         self._touched_rows = touched_rows
         self._reached = [0] * shape.slots  # rows ever written, per slot
         size = (2, shape.layers, shape.slots, shape.kv_heads, shape.rows, shape.head_dim)
@@ -80,17 +80,17 @@ class KVCache:
         return [*self._held.values(), *self.kept_slots()]
 
     def acquire(self, max_pending: int, *, index: int | None = None) -> Slot:
-        """Takes a free slot: the one at `index`, or else the best one to evict (`_least_use`).
+        """Takes a free slot: the one at `index`, or else the best one to evict (`_eviction_index`).
 
         Raises IndexError if none is free, which admission prevents.
         """
-        place = self._least_use() if index is None else self._free.index(index)
+        place = self._eviction_index() if index is None else self._free.index(index)
         slot = Slot(self, self._free.pop(place), max_pending)
         self._kept.pop(slot.index, None)
         self._held[slot.index] = slot
         return slot
 
-    def _least_use(self) -> int:
+    def _eviction_index(self) -> int:
         """Index among the free slots of the one to take; if texts are kept, the one freed first.
 
         Once `touched_rows` are reached, it is the slot with the most rows ever written, so that no
@@ -116,7 +116,7 @@ class KVCache:
 
     def copy(self, source: int, target: int, start: int, stop: int) -> None:
         """Copies rows `start` to `stop` from one slot to another."""
-        self.lead.tell(Copy(source, target, start, stop))
+        self.lead.send(Copy(source, target, start, stop))
         self._rows[:, :, target, :, start:stop] = self._rows[:, :, source, :, start:stop]
 
     def move(self, index: int, rows: Sequence[int], start: int) -> None:
@@ -129,7 +129,7 @@ class KVCache:
             staying += 1
         if staying == len(rows):
             return
-        self.lead.tell(Move(index, rows, start))
+        self.lead.send(Move(index, rows, start))
         slot = self._rows[:, :, index]
         for place, row in enumerate(rows[staying:], start + staying):
             slot[:, :, :, place] = slot[:, :, :, row]
@@ -191,13 +191,13 @@ class Slot:
         first, stop = self.pending, self.pending + len(token_ids)
         if stop > first:
             self.rows[TOKEN, first:stop], self.rows[PARENT, first:stop] = token_ids, parents
-            slot_rows.deepen(self.rows, first, stop)
+            slot_rows.fill_depths(self.rows, first, stop)
             self.pending = stop
 
     def ancestors(self, first: int) -> Mask:
         """The ancestor mask of the pending rows from `first` on: [rows, pending]."""
         mask = np.zeros((self.pending - first, self.pending), np.bool_)
-        slot_rows.show_ancestors(self.rows, first, mask)
+        slot_rows.fill_ancestor_mask(self.rows, first, mask)
         return mask
 
     def advance(self, committed: Sequence[int]) -> None:

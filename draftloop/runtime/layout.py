@@ -8,7 +8,7 @@ from draftloop.runtime.compiling import compiled
 from draftloop.runtime.cpu_choice_kernel import CALL_FIELDS as CHOICE
 from draftloop.runtime.cpu_stack_kernel import CALL_FIELDS as STACK
 from draftloop.runtime.cpu_stack_kernel import SEGMENT_FIELDS as SEGMENT
-from draftloop.runtime.cutting import cut_off
+from draftloop.runtime.cutting import apply_cuts
 from draftloop.runtime.native import call, nanoseconds
 from draftloop.runtime.records import CHOICE_ENTRY, LANES, STACK_ENTRY, Records, Whole
 from draftloop.runtime.slot_rows import DEPTH, PARENT, TOKEN
@@ -53,11 +53,13 @@ def lay_out(records: Records, rows: Whole, first: int, stop: int, tail: Whole, l
     stored = committed + first if first or not len(tail) else length
     segment[SEGMENT_ROWS] = count
     segment[SEGMENT_FROM], segment[SEGMENT_TO] = stored, stored + count
-    show(records, rows, first, stop, len(tail), committed)
+    fill_bias(records, rows, first, stop, len(tail), committed)
 
 
 @compiled
-def show(records: Records, rows: Whole, first: int, stop: int, tail: int, committed: int) -> None:
+def fill_bias(
+    records: Records, rows: Whole, first: int, stop: int, tail: int, committed: int
+) -> None:
     """Fills in the bias: a row attends to the text before it, its ancestors and itself."""
     lanes = records.entries[LANES]
     width = (records.segment[SEGMENT_TO] + lanes - 1) // lanes * lanes
@@ -104,7 +106,7 @@ def run_and_choose(
 def choose(records: Records, chosen: int, depths: Whole) -> None:
     """Chooses the best tokens of the first `chosen` rows of logits, by noise at their depths."""
     if len(records.cuts):
-        cut_off(records.logits[:chosen], records.cuts, records.scratch)
+        apply_cuts(records.logits[:chosen], records.cuts, records.scratch)
     records.choice[CHOICE_ROWS] = chosen
     for place in range(chosen):
         records.choice[CHOICE_NOISE + place] = records.noise[depths[place]]

@@ -36,7 +36,7 @@ from draftloop.runtime.quantization import Linear, QuantizedLinear, stacked
 from draftloop.runtime.row_blocks import Heads, Multiplier, RowBlocks, multiplied, normed, parts_of
 from draftloop.runtime.split import WHOLE, Parts
 from draftloop.runtime.tree_attention import attend
-from draftloop.runtime.trial import said_by
+from draftloop.runtime.trial import error_text
 
 if TYPE_CHECKING:
     from draftloop.runtime.cuda_graph import Steps
@@ -58,10 +58,10 @@ def is_lean(model: PreTrainedModel) -> bool:
     if type(model) not in KINDS:
         return False
     body, config = model.get_decoder(), model.config
-    turned = (config.rope_parameters or {}).get("partial_rotary_factor") or 1.0  # part of a head
+    rotated = (config.rope_parameters or {}).get("partial_rotary_factor") or 1.0  # part of a head
     return (
         getattr(body.rotary_emb, "rope_type", None) in FIXED_ROPE
-        and turned == 1
+        and rotated == 1
         and all(
             type(module) in (nn.Linear, QuantizedLinear)
             for layer in body.layers
@@ -112,12 +112,12 @@ class LeanDecoder:
         self._embedding: Tensor = body.embed_tokens.weight
         self._norm: Tensor = body.norm.weight
         self._device = model.device
-        everywhere = torch.arange(positions, device=self._device)[None]
+        all_positions = torch.arange(positions, device=self._device)[None]
         like = torch.zeros(1, dtype=model.dtype, device=self._device)
         # [positions, 1, dim]
-        angles = (table[0][:, None] for table in body.rotary_emb(like, everywhere))
+        angles = (table[0][:, None] for table in body.rotary_emb(like, all_positions))
         self._cosines, self._sines = (table.contiguous() for table in angles)
-        self._layers = [_take_over(layer, config, compiled=compiled) for layer in body.layers]
+        self._layers = [_convert_layer(layer, config, compiled=compiled) for layer in body.layers]
         self._head = model.lm_head if compiled else packed(model.lm_head)
         self._shape = StackShape(
             hidden=int(config.hidden_size),
@@ -134,10 +134,10 @@ class LeanDecoder:
             self.stack = CpuStack(self._layers, self._frame, self._shape)
         self.steps: Steps | None = None  # see `pad_steps`
 
-    def pad_steps(self, cache: KVCache, most_nodes: int) -> None:
+    def pad_steps(self, cache: KVCache, max_nodes: int) -> None:
         """Makes forwards over `cache` run in padded steps from now on, on a GPU.
 
-        `most_nodes`: maximum nodes of a draft. No effect if the decoder is split or compiled by
+        `max_nodes`: maximum nodes of a draft. No effect if the decoder is split or compiled by
         torch. If the kernels are not available, that is logged and forwards run without.
         """
         if self._parts.ranks > 1 or self._compiled:
@@ -149,11 +149,11 @@ class LeanDecoder:
 
             self.steps = steps_for(
                 lambda inputs: PaddedStep(self._layers, self._frame, self._shape, cache, inputs),
-                most_nodes,
+                max_nodes,
                 self._device,
             )
         except Exception as error:  # compilers and drivers may raise anything
-            log.warning("forwards run without padded steps", reason=said_by(error),
+            log.warning("forwards run without padded steps", reason=error_text(error),
                         effect="they take longer, and rounding depends on the batch")  # fmt: skip
 
     def logits(self, batch: Batch, cache: KVCache, rows: Sequence[int]) -> Tensor:
@@ -167,29 +167,29 @@ class LeanDecoder:
     def _through_torch(self, batch: Batch, cache: KVCache, rows: Sequence[int]) -> Tensor:
         positions = torch.tensor(batch.positions, device=self._device)
         token_ids = torch.tensor(batch.token_ids, device=self._device)
-        x = self._parts.embedded(token_ids, self._embedding)
+        x = self._parts.embed(token_ids, self._embedding)
         delta = torch.zeros_like(x)
         angles = self._cosines[positions], self._sines[positions]
         for layer in self._layers:
-            x, turned, values = self._blocks.before_attention(
+            x, rotated, values = self._blocks.before_attention(
                 x, delta, layer.first_norm, layer.before_attention, layer.head_norms, angles,
                 self._heads, self._epsilon,
             )  # fmt: skip
-            attended = self._attended(layer, turned, values, batch, cache)
-            delta = self._parts.summed(multiplied(attended, layer.after_attention))
+            attended = self._attended(layer, rotated, values, batch, cache)
+            delta = self._parts.all_reduce(multiplied(attended, layer.after_attention))
             x, delta = self._blocks.after_attention(
                 x, delta, layer.second_norm, layer.before_activation, layer.activation,
                 layer.after_activation, self._epsilon,
             )  # fmt: skip
-            delta = self._parts.summed(delta)
+            delta = self._parts.all_reduce(delta)
         x = x + delta
         if len(rows) < len(batch.token_ids):
             x = x[torch.tensor(rows, device=self._device)]
         logits = self._head(normed(x, self._norm, self._epsilon))
-        return self._parts.gathered(logits).float()
+        return self._parts.all_gather(logits).float()
 
     def _attended(
-        self, layer: Layer, turned: Tensor, values: Tensor, batch: Batch, cache: KVCache
+        self, layer: Layer, rotated: Tensor, values: Tensor, batch: Batch, cache: KVCache
     ) -> Tensor:
         """Attention output, [rows, heads * dim].
 
@@ -199,8 +199,8 @@ class LeanDecoder:
         queries = self._heads.queries
         out, _ = attend(
             layer.attention,
-            turned[:, :queries].transpose(0, 1)[None],
-            turned[:, queries:].transpose(0, 1)[None],
+            rotated[:, :queries].transpose(0, 1)[None],
+            rotated[:, queries:].transpose(0, 1)[None],
             values.transpose(0, 1)[None],
             None,
             layer.attention.scaling,
@@ -208,10 +208,10 @@ class LeanDecoder:
             draftloop_cache=cache,
             sliding_window=layer.window,
         )
-        return out.reshape(len(turned), -1)
+        return out.reshape(len(rotated), -1)
 
 
-def _take_over(layer: Any, config: Any, *, compiled: bool) -> Layer:
+def _convert_layer(layer: Any, config: Any, *, compiled: bool) -> Layer:
     attention, mlp = layer.self_attn, layer.mlp
     ready = parts_of if compiled else packed
     activation = mlp.activation_fn if hasattr(mlp, "activation_fn") else mlp.act_fn
@@ -223,15 +223,15 @@ def _take_over(layer: Any, config: Any, *, compiled: bool) -> Layer:
         first_norm=layer.input_layernorm.weight,
         before_attention=ready(_joined(attention, "qkv_proj")),
         head_norms=_head_norms(attention),
-        after_attention=ready(_taken(attention, "o_proj")),
+        after_attention=ready(_detach(attention, "o_proj")),
         second_norm=layer.post_attention_layernorm.weight,
         before_activation=ready(_joined(mlp, "gate_up_proj")),
         activation=activation if compiled else Elementwise(activation),
-        after_activation=ready(_taken(mlp, "down_proj")),
+        after_activation=ready(_detach(mlp, "down_proj")),
     )
 
 
-def _taken(module: nn.Module, name: str) -> Linear:
+def _detach(module: nn.Module, name: str) -> Linear:
     """Removes a layer from its module, so that no matrix is held twice."""
     layer = cast(Linear, getattr(module, name))
     delattr(module, name)
@@ -247,8 +247,8 @@ def _head_norms(attention: Any) -> tuple[Tensor, Tensor] | None:
 def _joined(module: nn.Module, name: str) -> nn.Module:
     """The layer of this name, or its parts joined to one layer with concatenated outputs."""
     if hasattr(module, name):
-        return _taken(module, name)
-    return stacked([_taken(module, part) for part in JOINED[name]])
+        return _detach(module, name)
+    return stacked([_detach(module, part) for part in JOINED[name]])
 
 
 def _kv_heads(config: Any) -> int:

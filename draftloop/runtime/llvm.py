@@ -139,7 +139,7 @@ class Emitter:
             vectors = [b.fadd(*(b.shuffle_vector(*pair, mask) for mask in masks)) for pair in pairs]
         return vectors[0]
 
-    def most_of_lanes(self, b: Any, vector: Any) -> Any:
+    def max_of_lanes(self, b: Any, vector: Any) -> Any:
         """The maximum of the lanes, in all lanes."""
         width = self.unit.lanes
         while width > 1:
@@ -212,15 +212,15 @@ class FormatEmitter(Emitter):
         """float32 to the format, rounded to nearest, ties to even; NaN stays NaN."""
         if not self.narrow:
             return sums
-        return b.trunc(b.lshr(self._near(b, sums), self.whole(16)), self.shorts)
+        return b.trunc(b.lshr(self._rounded_bits(b, sums), self.whole(16)), self.shorts)
 
     def nearest(self, b: Any, sums: Any) -> Any:
         """The values rounded to the format, as float32."""
         if not self.narrow:
             return sums
-        return b.bitcast(b.and_(self._near(b, sums), self.whole(0xFFFF0000)), self.floats)
+        return b.bitcast(b.and_(self._rounded_bits(b, sums), self.whole(0xFFFF0000)), self.floats)
 
-    def _near(self, b: Any, sums: Any) -> Any:
+    def _rounded_bits(self, b: Any, sums: Any) -> Any:
         bits = b.bitcast(sums, self.ints)
         odd = b.and_(b.lshr(bits, self.whole(16)), self.whole(1))
         near = b.add(b.add(bits, self.whole(0x7FFF)), odd)
@@ -292,7 +292,7 @@ def _places_of_sums(lanes: int) -> list[int]:
     return vectors[0]
 
 
-def know_function(name: str, compiled: Callable[[bytes], None], function: str) -> None:
+def register_function(name: str, compiled: Callable[[bytes], None], function: str) -> None:
     """Lets modules compiled later declare a function of a compiled module by this name."""
     llvm.add_symbol(name, compiled.engine.get_function_address(function))  # type: ignore[attr-defined]
 

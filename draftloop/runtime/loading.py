@@ -26,7 +26,7 @@ from draftloop.runtime import dequantized, tree_attention
 from draftloop.runtime.gpus import require_gpu
 from draftloop.runtime.step import LONGEST_S
 from draftloop.runtime.stored_weights import require_memory
-from draftloop.runtime.trial import said_by, trial, unlike
+from draftloop.runtime.trial import error_text, trial, unsupported_model
 
 log = logs.get(__name__)
 
@@ -77,7 +77,7 @@ def load_network(options: ModelOptions, device: torch.device) -> PreTrainedModel
         raise
     except Exception as error:  # a checkpoint may lead to any library
         if error.args == (tree_attention.NAME,):
-            raise unlike(options.folder.name) from error
+            raise unsupported_model(options.folder.name) from error
         raise _unloadable(options.folder, error) from error
     _require_all_weights(options.folder, report)
     if method:
@@ -134,7 +134,7 @@ def read_config(folder: Path) -> PretrainedConfig:
 
 
 def _unloadable(folder: Path, error: Exception) -> StartupFailure:
-    return StartupFailure(f"model: {folder} cannot be loaded: {said_by(error)}")
+    return StartupFailure(f"model: {folder} cannot be loaded: {error_text(error)}")
 
 
 def _parts(options: ModelOptions) -> dict[str, DistributedConfig]:
@@ -146,7 +146,7 @@ def _parts(options: ModelOptions) -> dict[str, DistributedConfig]:
 def _require_all_weights(folder: Path, report: Mapping[str, Collection[Any]]) -> None:
     """Raises StartupFailure if weights are missing, which transformers would leave random."""
     if missing := sorted(report["missing_keys"]):
-        raise StartupFailure(f"model: {folder} lacks weights: {_some(missing)}")
+        raise StartupFailure(f"model: {folder} lacks weights: {_first_few(missing)}")
     if unlike_sizes := sorted(report["mismatched_keys"]):
         name, found, wanted = unlike_sizes[0]
         raise StartupFailure(
@@ -154,10 +154,10 @@ def _require_all_weights(folder: Path, report: Mapping[str, Collection[Any]]) ->
             f"be {list(wanted)}"
         )
     if useless := sorted(report["unexpected_keys"]):
-        log.warning("weights that config.json has no place for", weights=_some(useless))
+        log.warning("weights that config.json has no place for", weights=_first_few(useless))
 
 
-def _some(names: Sequence[str]) -> str:
+def _first_few(names: Sequence[str]) -> str:
     more = len(names) - 3
     return ", ".join(names[:3]) + (f" and {more} more" if more > 0 else "")
 
@@ -214,7 +214,11 @@ def stop_tokens_of(network: PreTrainedModel, folder: Path) -> tuple[int, ...]:
     """
     config = network.config.get_text_config(decoder=True)
     generation = network.generation_config
-    declared = _declared(generation) or _declared(config) or _declared(network.config)
+    declared = (
+        _declared_end_tokens(generation)
+        or _declared_end_tokens(config)
+        or _declared_end_tokens(network.config)
+    )
     own = end_token(folder)
     if own is not None and own not in declared:
         declared.append(own)
@@ -229,9 +233,9 @@ def stop_tokens_of(network: PreTrainedModel, folder: Path) -> tuple[int, ...]:
     return tuple(known)
 
 
-def _declared(config: Any) -> list[Any]:
+def _declared_end_tokens(config: Any) -> list[Any]:
     """The end tokens in a configuration."""
-    said = getattr(config, "eos_token_id", None)
-    if said is None:
+    token_ids = getattr(config, "eos_token_id", None)
+    if token_ids is None:
         return []
-    return list(said) if isinstance(said, list) else [said]
+    return list(token_ids) if isinstance(token_ids, list) else [token_ids]

@@ -34,14 +34,14 @@ def free_bytes(device: torch.device) -> int:
         return int(free)
     available = int(psutil.virtual_memory().available)
     for limit_name, used_name, statistics, cached in VERSIONS:
-        limit = _of_cgroup(limit_name)
+        limit = _read_cgroup(limit_name)
         if limit is not None:
-            used = _of_cgroup(used_name) or 0
+            used = _read_cgroup(used_name) or 0
             return max(0, min(available, limit - used + _cached(statistics, cached)))
     return available
 
 
-def _of_cgroup(name: str) -> int | None:
+def _read_cgroup(name: str) -> int | None:
     try:
         text = (CGROUP / name).read_text(encoding="ascii").strip()
     except OSError:

@@ -49,9 +49,9 @@ from draftloop.runtime.loading import (
     threads_of,
     wanted_context,
 )
-from draftloop.runtime.orders import NOBODY, Lead, Run
+from draftloop.runtime.orders import NO_FOLLOWERS, Lead, Run
 from draftloop.runtime.prefixes import Text
-from draftloop.runtime.prepared import Pass, Passes, Prepared, Wanted
+from draftloop.runtime.prepared import ChoiceSettings, Pass, Passes, Prepared
 from draftloop.runtime.quantization import FORMATS, Format, quantize
 from draftloop.runtime.room import Room
 from draftloop.runtime.sampling import Sampler
@@ -71,8 +71,8 @@ class LanguageModel:
         self.network = load_network(options, self.device)
         config = self.network.config.get_text_config(decoder=True)
         self.vocabulary_size = int(config.vocab_size)
-        wanted = wanted_context(options, self.network)
-        kept = attention_shapes.observed(self.network, wanted - 1)
+        requested = wanted_context(options, self.network)
+        kept = attention_shapes.observed(self.network, requested - 1)
         self._made_for = rope.fix(self.network)
         if size := parse_size(options.inflate):
             inflate(self.network, size)
@@ -83,7 +83,7 @@ class LanguageModel:
             )
         if self._form and not options.split:  # before `reference`, so that it has them rounded too
             quantize(self.network, self._form)
-        expected = reference.of(self.network, wanted)
+        expected = reference.compute_reference(self.network, requested)
         parts = self._parts()
         if options.torch_compile and parts is None:
             kind = self.network.config.model_type
@@ -104,11 +104,11 @@ class LanguageModel:
             dtype=self._cache_dtype(kept.head_dim),
             device=self.device,
         )
-        self.context_length = room.context(options, wanted)
+        self.context_length = room.context(options, requested)
         if options.split:
-            self.context_length = tensor_parallel.least(self.context_length, self.device)
+            self.context_length = tensor_parallel.min_over_ranks(self.context_length, self.device)
         self.cache = room.cache(options, self.context_length)
-        self._lead = NOBODY
+        self._lead = NO_FOLLOWERS
         self.coarse_experts = False  # True: rounded to four bits, unlike those of the reference
         self._lean = self._decoder(parts)
         self.prepared = self._prepared()
@@ -116,13 +116,13 @@ class LanguageModel:
         self.step_size = StepSize(longest_s=options.prompt_step_s)
         self.row_by_row = expected.require_same(self)
         if self._own_kernels or self.device.type == "cuda":
-            freed_memory.give_back()
+            freed_memory.release_freed_memory()
 
     def _parts(self) -> Parts | None:
         """The parts of the model on this device; None if `LeanDecoder` cannot run it."""
         if not is_lean(self.network):
             return None
-        return split.taken_apart(self.network, self.options) if self.options.split else WHOLE
+        return split.split_model(self.network, self.options) if self.options.split else WHOLE
 
     def _quantize_parts(self, wrapped: bool) -> None:
         if wrapped:
@@ -159,7 +159,7 @@ class LanguageModel:
 
     def _cache_dtype(self, head_dim: int) -> torch.dtype:
         dtype: torch.dtype = self.network.dtype
-        if self.device.type != "cpu" or cpu_attention.reads(dtype, head_dim):
+        if self.device.type != "cpu" or cpu_attention.supports(dtype, head_dim):
             return dtype
         # Torch's attention takes four times as long for a row on CPUs without bfloat16 arithmetic;
         # and together with our kernels, a row's result must not depend on the rest of the batch.
@@ -173,7 +173,7 @@ class LanguageModel:
             return None
         return Prepared(stack, self.cache, self.vocabulary_size, self.options.max_draft_nodes)
 
-    def lead_by(self, lead: Lead) -> None:
+    def set_lead(self, lead: Lead) -> None:
         """Makes the other ranks repeat every operation of this one from now on."""
         self._lead = self.cache.lead = lead
 
@@ -228,19 +228,19 @@ class LanguageModel:
 
     def _run(self, forwards: Sequence[Forward]) -> list[Tensor]:
         prepared = self.prepared
-        if prepared is not None and len(forwards) == 1 and prepared.takes(forwards[0]):
+        if prepared is not None and len(forwards) == 1 and prepared.can_run(forwards[0]):
             return [prepared.forward(forwards[0])]
         batch = lay_out(forwards)
         # transformers needs at least one row of logits: it is computed and discarded
         rows = batch.logit_rows or [0]
-        self._lead.tell(Run(batch, rows))
+        self._lead.send(Run(batch, rows))
         try:
             logits = self.run_batch(batch, rows)[: len(batch.logit_rows)]
             if self.device.type == "cuda":
                 # so that time and faults are attributed to this forward
                 torch.cuda.synchronize(self.device)
         except Exception as error:  # the other ranks may be waiting for this one in the forward
-            self._lead.broken(error)
+            self._lead.handle_failure(error)
             raise
         counts = batch.logit_counts  # usually one session, and then split() can be saved
         return [logits] if len(counts) == 1 else list(logits.split(counts))
@@ -279,7 +279,7 @@ class LanguageModel:
         if self.prepared is not None:
             slot = self.acquire()
             forward = Forward(self, slot, (0,), (0,), (ROOT,))
-            self.prepared.verify(forward, samplers[0].noise(1, 2), Wanted(1.0, 1))
+            self.prepared.verify(forward, samplers[0].noise(1, 2), ChoiceSettings(1.0, 1))
             self.cache.release(slot)
 
     def measure_costs(self) -> None:

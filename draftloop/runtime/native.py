@@ -24,8 +24,8 @@ def _call(_typing: Any, function: Any, record: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = ir.IntType(8).as_pointer()
         kernel = ir.FunctionType(ir.VoidType(), [pointer]).as_pointer()
-        address, told = arguments
-        builder.call(builder.inttoptr(address, kernel), [builder.inttoptr(told, pointer)])
+        address, record_address = arguments
+        builder.call(builder.inttoptr(address, kernel), [builder.inttoptr(record_address, pointer)])
         return context.get_dummy_value()
 
     return types.void(types.intp, types.intp), generate

@@ -21,9 +21,9 @@ from draftloop.runtime.hashing import GOLDEN_32, MASK_32, MIX_SHIFT, MIX_STEPS, 
 # Maximum positions, and values, that are kept (16 MiB).
 KEPT_POSITIONS, KEPT_VALUES = 256, 1 << 22
 # Maximum positions, and values, computed at a time: one by one they would cost far more.
-DRAWN_AT_ONCE, MOST_VALUES = 8, 1 << 16
+DRAWN_AT_ONCE, MAX_VALUES = 8, 1 << 16
 # The same on a GPU, where almost all of the time goes into launching two dozen kernels.
-DRAWN_ON_GPU, MOST_VALUES_ON_GPU = 32, 1 << 20
+DRAWN_ON_GPU, MAX_VALUES_ON_GPU = 32, 1 << 20
 
 Words = npt.NDArray[np.unsignedinteger]
 
@@ -43,9 +43,7 @@ class GumbelNoise:
         self._vocabulary_size = vocabulary_size
         self._device = device
         on_gpu = device.type == "cuda"
-        self._at_once = (
-            (DRAWN_ON_GPU, MOST_VALUES_ON_GPU) if on_gpu else (DRAWN_AT_ONCE, MOST_VALUES)
-        )
+        self._at_once = (DRAWN_ON_GPU, MAX_VALUES_ON_GPU) if on_gpu else (DRAWN_AT_ONCE, MAX_VALUES)
         self._kept: dict[int, Tensor] = {}
 
     def at(self, positions: Sequence[int]) -> Tensor:
@@ -61,16 +59,16 @@ class GumbelNoise:
         """Computes and caches the noise of these positions, ahead of `at` and `rows`."""
         missing = sorted(set(positions).difference(self._kept))
         if missing:
-            missing += self._following(missing)
+            missing += self._upcoming_positions(missing)
             self._make_room(len(missing), needed=set(positions))
             self._kept.update(zip(missing, self._draw(missing), strict=True))
 
-    def _following(self, positions: Sequence[int]) -> list[int]:
+    def _upcoming_positions(self, positions: Sequence[int]) -> list[int]:
         """Positions after these that will be needed next."""
         count, values = self._at_once
         most = min(count, values // self._vocabulary_size)
-        behind = range(positions[-1] + 1, positions[-1] + 1 + most - len(positions))
-        return [position for position in behind if position not in self._kept]
+        upcoming = range(positions[-1] + 1, positions[-1] + 1 + most - len(positions))
+        return [position for position in upcoming if position not in self._kept]
 
     def _make_room(self, count: int, *, needed: set[int]) -> None:
         most = min(KEPT_POSITIONS, KEPT_VALUES // self._vocabulary_size)

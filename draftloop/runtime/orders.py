@@ -24,24 +24,24 @@ class Order(Protocol):
 class Lead(Protocol):
     """Passes the leader's operations on to the other ranks."""
 
-    def tell(self, order: Order) -> None:
+    def send(self, order: Order) -> None:
         """Makes the other ranks do what this one is about to do, in the order of the calls."""
 
-    def broken(self, error: Exception) -> None:
+    def handle_failure(self, error: Exception) -> None:
         """Handles a failure of this rank at an operation that the others were told to do."""
 
 
-class Nobody:
+class NoFollowers:
     """The lead of a model that one process holds: does nothing."""
 
-    def tell(self, order: Order) -> None:
+    def send(self, order: Order) -> None:
         """Does nothing, as there are no other ranks."""
 
-    def broken(self, error: Exception) -> None:
+    def handle_failure(self, error: Exception) -> None:
         """Does nothing, as no other rank waits."""
 
 
-NOBODY: Lead = Nobody()
+NO_FOLLOWERS: Lead = NoFollowers()
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,13 +28,13 @@ PARTS = (*NEEDED, "g_idx")  # g_idx: the group of every row
 Unpack = Callable[[Mapping[str, Tensor]], Tensor]
 
 
-def plain_weights(folder: Path, said: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Tensor]:
+def plain_weights(folder: Path, config: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Tensor]:
     """All weights of a checkpoint by name, with the packed ones dequantized to `dtype`.
 
-    `said` is the configuration's `quantization_config`. Raises StartupFailure if the packing is not
-    supported or a layer lacks a part.
+    `config` is the configuration's `quantization_config`. Raises StartupFailure if the packing is
+    not supported or a layer lacks a part.
     """
-    unpack = _way_of(folder, said)
+    unpack = _unpacker_of(folder, config)
     weights: dict[str, Tensor] = {}
     with contextlib.ExitStack() as files:
         stored: dict[str, Any] = {}
@@ -58,18 +58,18 @@ def _cast(weight: Tensor, dtype: torch.dtype) -> Tensor:
     return weight.to(dtype) if weight.is_floating_point() else weight
 
 
-def _way_of(folder: Path, said: Mapping[str, Any]) -> Unpack:
+def _unpacker_of(folder: Path, config: Mapping[str, Any]) -> Unpack:
     """The function that unpacks this format. Raises StartupFailure if it is not supported."""
-    bits = said.get("bits")
-    if said.get("quant_method") == "awq":
-        version = str(said.get("version", "gemm")).lower()
+    bits = config.get("bits")
+    if config.get("quant_method") == "awq":
+        version = str(config.get("version", "gemm")).lower()
         if (version, bits) != ("gemm", 4):
             raise _unknown(folder, "version gemm with 4 bits", f"{version} with {bits}")
         return _unpack_awq
     if bits not in (2, 4, 8):
         raise _unknown(folder, "2, 4 or 8 bits", bits)
     # the first version stores zero points minus one
-    less = 0 if said.get("checkpoint_format") == "gptq_v2" else 1
+    less = 0 if config.get("checkpoint_format") == "gptq_v2" else 1
     return lambda parts: _unpack_gptq(parts, bits, less)
 
 

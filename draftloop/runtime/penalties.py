@@ -43,8 +43,8 @@ class Penalties:
     def applied(self, logits: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
         """The logits [rows, vocabulary] with penalties; a row's drafted path counts as output."""
         self._see(token for path in paths for token in path)
-        said = logits[:, self._seen]
-        return logits.index_copy(1, self._seen, self._penalized(said, self._counts(paths)))
+        seen_logits = logits[:, self._seen]
+        return logits.index_copy(1, self._seen, self._penalized(seen_logits, self._counts(paths)))
 
     def _counts(self, paths: Sequence[Sequence[int]]) -> Tensor:
         """[rows, seen]: how often each seen token occurs in the output and the row's path."""
@@ -57,11 +57,11 @@ class Penalties:
             counts.index_put_(where, ones, accumulate=True)
         return counts
 
-    def _penalized(self, said: Tensor, counts: Tensor) -> Tensor:
+    def _penalized(self, logits: Tensor, counts: Tensor) -> Tensor:
         parameters, in_output = self._parameters, counts > 0
         factor = parameters.repetition_penalty
-        repeated = torch.where(said > 0, said / factor, said * factor)
-        new = torch.where(self._in_prompt[self._seen] | in_output, repeated, said)
+        repeated = torch.where(logits > 0, logits / factor, logits * factor)
+        new = torch.where(self._in_prompt[self._seen] | in_output, repeated, logits)
         new = new - parameters.frequency_penalty * counts
         return new - parameters.presence_penalty * in_output
 

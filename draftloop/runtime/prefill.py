@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from draftloop.runtime.forward import Forward, Task
 from draftloop.runtime.kv_cache import Slot
 from draftloop.runtime.model import LanguageModel
-from draftloop.runtime.prefixes import bring
+from draftloop.runtime.prefixes import copy_shared_prefix
 
 
 def prefill(
@@ -27,7 +27,7 @@ def prefill(
     slot.advance(committed)
     end = len(committed) - 1
     slot.truncate(min(slot.length, end))
-    bring(slot, end)
+    copy_shared_prefix(slot, end)
 
     def piece() -> Forward:
         """The forward over the next chunk."""
@@ -38,7 +38,7 @@ def prefill(
 
     def renewed() -> Forward:
         """The next chunk after copying rows that other sessions have computed meanwhile."""
-        bring(slot, end - 1)
+        copy_shared_prefix(slot, end - 1)
         return piece()
 
     while end - slot.length > (0 if whole else min(chunk_tokens, model.step_size.prompt_tokens)):

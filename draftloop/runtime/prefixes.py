@@ -20,10 +20,10 @@ import numpy.typing as npt
 
 from draftloop.runtime.kv_cache import KVCache, Slot
 
-LEAST = 16  # tokens; computing fewer takes no longer than finding them
+MIN_SHARED_TOKENS = 16  # tokens; computing fewer takes no longer than finding them
 # A session takes over a slot only if it shares at least this part of the slot's rows. Otherwise
 # they are copied, so that the next session with the same prefix still finds them.
-MOST_OF_IT = 0.5
+MIN_TAKEOVER_SHARE = 0.5
 
 
 @dataclass(slots=True, eq=False)
@@ -50,30 +50,30 @@ class Text:
 
 def acquire(cache: KVCache, max_pending: int, text: Text) -> Slot:
     """A slot for a session with this text, which may already hold a prefix of it."""
-    kept = {slot.index: (_common(slot, text), slot.length) for slot in cache.kept_slots()}
+    kept = {slot.index: (_reusable_rows(slot, text), slot.length) for slot in cache.kept_slots()}
     best = max(kept, key=lambda index: kept[index][0], default=None)
     count, length = kept[best] if best is not None else (0, 0)
-    goes_on = not text.read_only and count >= max(LEAST, MOST_OF_IT * length)
-    slot = cache.acquire(max_pending, index=best if goes_on else None)
+    takes_over = not text.read_only and count >= max(MIN_SHARED_TOKENS, MIN_TAKEOVER_SHARE * length)
+    slot = cache.acquire(max_pending, index=best if takes_over else None)
     found, _ = kept.get(slot.index, (0, 0))
-    slot.length = slot.shared = found if found >= LEAST else 0
+    slot.length = slot.shared = found if found >= MIN_SHARED_TOKENS else 0
     slot.text = text
     return slot
 
 
-def bring(slot: Slot, most: int) -> None:
+def copy_shared_prefix(slot: Slot, stop: int) -> None:
     """Extends the slot's rows by copying from the slot with the longest common prefix.
 
-    Copies up to position `most`, but only if there are at least LEAST rows to copy. On the engine's
-    thread only.
+    Copies up to position `stop`, but only if there are at least MIN_SHARED_TOKENS rows to copy. On
+    the engine's thread only.
     """
     text, cache = slot.text, slot.cache
-    if text is None or slot.pending or most < slot.length + LEAST:
+    if text is None or slot.pending or stop < slot.length + MIN_SHARED_TOKENS:
         return
     others = [other for other in cache.known_slots() if other is not slot]
-    found = [(min(_common(other, text), most), other) for other in others]
+    found = [(min(_reusable_rows(other, text), stop), other) for other in others]
     count, source = max(found, key=lambda pair: pair[0], default=(0, slot))
-    if count < slot.length + LEAST:
+    if count < slot.length + MIN_SHARED_TOKENS:
         return
     cache.copy(source.index, slot.index, slot.length, count)
     slot.shared += count - slot.length
@@ -84,22 +84,27 @@ def computes_for(first: Slot, other: Slot) -> bool:
     """Whether rows that `first` is about to compute will also be the next ones of `other`."""
     if first.text is None or other.text is None or first.text.read_only:
         return False
-    return _alike(first.text, other.text) >= max(first.length, other.length) + LEAST
+    return (
+        _common_prefix_length(first.text, other.text)
+        >= max(first.length, other.length) + MIN_SHARED_TOKENS
+    )
 
 
-def _common(slot: Slot, text: Text) -> int:
+def _reusable_rows(slot: Slot, text: Text) -> int:
     """How many rows of the slot match a prefix of the text; always fewer than its tokens."""
     held = slot.text
-    return 0 if held is None or held.read_only else min(_alike(held, text), slot.length)
+    return (
+        0 if held is None or held.read_only else min(_common_prefix_length(held, text), slot.length)
+    )
 
 
-def _alike(first: Text, other: Text) -> int:
+def _common_prefix_length(first: Text, other: Text) -> int:
     """Length of the common prefix within one group; always less than the length of `other`."""
     most = min(len(first.tokens), len(other.tokens) - 1)
-    if first.group != other.group or most < LEAST:
+    if first.group != other.group or most < MIN_SHARED_TOKENS:
         return 0
-    ours, theirs = first.first(most), other.first(most)
-    if not np.array_equal(ours[:LEAST], theirs[:LEAST]):
+    first_tokens, other_tokens = first.first(most), other.first(most)
+    if not np.array_equal(first_tokens[:MIN_SHARED_TOKENS], other_tokens[:MIN_SHARED_TOKENS]):
         return 0
-    same = ours == theirs
+    same = first_tokens == other_tokens
     return most if same.all() else int(same.argmin())

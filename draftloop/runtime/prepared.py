@@ -36,7 +36,7 @@ if UNIT is not None:
     TEMPERATURE, LOGITS = CALL_FIELDS.index("temperature"), STACK_FIELDS.index("logits")
     SLOT, BIASES = SEGMENT_FIELDS.index("slot"), SEGMENT_FIELDS.index("biases")
 
-MOST_FORWARDS = 64  # in sequence
+MAX_FORWARDS = 64  # in sequence
 
 
 class Pass(NamedTuple):
@@ -51,9 +51,9 @@ class Pass(NamedTuple):
     prompt_rows: int = 0
     prompts: int = 0
 
-    def prompts_part(self, nanoseconds: int, besides: int = 0) -> int:
-        """The part of `nanoseconds` spent on prompts; `besides`: the caller's own prompt rows."""
-        return nanoseconds * (self.prompt_rows - besides) // max(self.rows, 1)
+    def prompts_share(self, nanoseconds: int, own_rows: int = 0) -> int:
+        """The part of `nanoseconds` spent on prompts; `own_rows`: the caller's own prompt rows."""
+        return nanoseconds * (self.prompt_rows - own_rows) // max(self.rows, 1)
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class Passes:
     run: Callable[[], Sequence[Pass]]
 
 
-class Wanted(NamedTuple):
+class ChoiceSettings(NamedTuple):
     """How a verification chooses tokens.
 
     `successors`: number of likeliest tokens returned for every row. `cuts`: the filters' parameters
@@ -89,89 +89,93 @@ class Choice(NamedTuple):
     """A record of `cpu_choice_kernel`, and the array that it writes its results to."""
 
     record: Whole
-    said: Floats
+    results: Floats
 
 
-NOTHING = Choice(np.zeros(0, np.int64), np.zeros(0))
+NO_CHOICE = Choice(np.zeros(0, np.int64), np.zeros(0))
 
 
 class Prepared:
     """The arrays of one model; used from its engine's thread, by one session at a time.
 
-    `most_nodes`: maximum nodes of a draft. A forward may have that many rows and ROUND_TOKENS more.
+    `max_nodes`: maximum nodes of a draft. A forward may have that many rows and ROUND_TOKENS more.
     """
 
     def __init__(
-        self, stack: CpuStack, cache: KVCache, vocabulary_size: int, most_nodes: int
+        self, stack: CpuStack, cache: KVCache, vocabulary_size: int, max_nodes: int
     ) -> None:
         assert UNIT is not None, "a stack has kernels"
         self._stack, self._cache = stack, cache
         self._vocabulary_size = vocabulary_size
-        self.most_rows = most_nodes + ROUND_TOKENS
-        self._silence = cpu_choice.silence(vocabulary_size)
-        self._silent = np.full(cache.shape.rows, self._silence.data_ptr())
+        self.max_rows = max_nodes + ROUND_TOKENS
+        self._zero_noise = cpu_choice.zero_noise(vocabulary_size)
+        self._zero_noise_rows = np.full(cache.shape.rows, self._zero_noise.data_ptr())
         entries = np.array([stack.entry, cpu_choice.entry(), UNIT.lanes], np.int64)
         segment, window = np.zeros((1, len(SEGMENT_FIELDS)), np.int64), np.zeros(2, np.int64)
-        bias = np.empty(self.most_rows * UNIT.padded(cache.shape.rows), np.float32)
+        bias = np.empty(self.max_rows * UNIT.padded(cache.shape.rows), np.float32)
         window[0], segment[0, BIASES] = bias.ctypes.data, window.ctypes.data
         self._segment = segment
-        self._logits = torch.empty(self.most_rows * vocabulary_size + UNIT.lanes)
+        self._logits = torch.empty(self.max_rows * vocabulary_size + UNIT.lanes)
         self._records = Records(
             entries=entries,
             stack=np.zeros(len(STACK_FIELDS), np.int64),
             choice=np.zeros(0, np.int64),
-            numbers=np.empty((3, self.most_rows), np.int64),
+            numbers=np.empty((3, self.max_rows), np.int64),
             segment=segment[0],
             window=window,
             bias=bias,
-            said=np.zeros(0),
-            scores=np.empty((self.most_rows, UNIT.padded(vocabulary_size)), np.float32),
-            noise=self._silent,
-            times=np.zeros((MOST_FORWARDS, 3), np.int64),
-            logits=self.logits(self.most_rows).numpy(),
+            results=np.zeros(0),
+            scores=np.empty((self.max_rows, UNIT.padded(vocabulary_size)), np.float32),
+            noise=self._zero_noise_rows,
+            times=np.zeros((MAX_FORWARDS, 3), np.int64),
+            logits=self.logits(self.max_rows).numpy(),
             cuts=NO_CUTS,
             scratch=scratch(vocabulary_size),
         )
         self._choices: dict[tuple[int, int], Choice] = {}
         self._moves = -1
 
-    def takes(self, forward: Forward) -> bool:
+    def can_run(self, forward: Forward) -> bool:
         """Whether `forward` can be run here: it is small enough, and wants the usual logits.
 
         These are the logits of the last committed token and of every node.
         """
         rows = len(forward.committed_token_ids)
-        return forward.rows <= self.most_rows and forward.logits_from == max(rows - 1, 0)
+        return forward.rows <= self.max_rows and forward.logits_from == max(rows - 1, 0)
 
     def forward(self, forward: Forward) -> Tensor:
         """Runs a forward; returns its logits, float32 [rows, vocabulary]."""
         slot, length, first = forward.slot, forward.slot.length, forward.slot.pending
-        tail = self._entered(forward)
+        tail = self._reserve_rows(forward)
         values = (forward.rows - forward.logits_from) * self._vocabulary_size
         logits = torch.empty(values + self._records.entries[LANES])
         self._prepare_stack(slot, logits)
         layout.run(self._records, slot.rows, first, slot.pending, tail, length)
         return logits[:values].view(-1, self._vocabulary_size)
 
-    def verify(self, forward: Forward, noise: Sequence[Tensor], wanted: Wanted) -> Chosen:
+    def verify(self, forward: Forward, noise: Sequence[Tensor], settings: ChoiceSettings) -> Chosen:
         """Runs a forward over committed tokens and a draft; chooses the target's token of each row.
 
         `noise`: as for `records`, down to the draft's depth. The first row is that of the last
         committed token.
         """
         slot, length = forward.slot, forward.slot.length
-        tail = self._entered(forward)
-        successors = min(wanted.successors, self._vocabulary_size)
+        tail = self._reserve_rows(forward)
+        successors = min(settings.successors, self._vocabulary_size)
         # Without noise and filters, the chosen token is the first of the successors.
-        as_said = not len(noise) and not len(wanted.cuts)
-        told = max(1, successors) if as_said else 1
-        records = self.records(slot, told, wanted.temperature, noise, wanted.cuts)
-        apart = NOTHING if as_said or not successors else self._choice(successors, RANKED)
-        chosen = layout.run_and_choose(records, apart.record, slot.rows, slot.pending, tail, length)
-        likeliest = records.said if as_said else apart.said
+        first_is_chosen = not len(noise) and not len(settings.cuts)
+        count = max(1, successors) if first_is_chosen else 1
+        records = self.records(slot, count, settings.temperature, noise, settings.cuts)
+        ranking = (
+            NO_CHOICE if first_is_chosen or not successors else self._choice(successors, RANKED)
+        )
+        chosen = layout.run_and_choose(
+            records, ranking.record, slot.rows, slot.pending, tail, length
+        )
+        likeliest = records.results if first_is_chosen else ranking.results
         rows, nodes = forward.rows, len(forward.node_token_ids)
         return Chosen(
-            token_ids=_tokens(records.said, chosen, told)[::told],
+            token_ids=_tokens(records.results, chosen, count)[::count],
             successor_ids=_tokens(likeliest, chosen, successors),
             forward=Pass(rows, nodes, int(records.times[0, 2])),
         )
@@ -180,7 +184,7 @@ class Prepared:
         """[rows, vocabulary]: the last verification's logits, if it filtered nothing; a view."""
         return self._logits[: rows * self._vocabulary_size].view(rows, self._vocabulary_size)
 
-    def _entered(self, forward: Forward) -> Whole:
+    def _reserve_rows(self, forward: Forward) -> Whole:
         """Reserves a forward's rows in its slot; returns its committed tokens."""
         slot = forward.slot
         assert forward.rows <= slot.room(), "the caller checks that the draft fits the context"
@@ -207,13 +211,13 @@ class Prepared:
         self._prepare_stack(slot, self._logits)
         choice = self._choice(count, WEIGHED if weighed else CHOSEN if noise else RANKED)
         choice.record.view(np.float64)[TEMPERATURE] = temperature if noise else 1.0
-        drawn = np.array([row.data_ptr() for row in noise]) if noise else self._silent
+        drawn = np.array([row.data_ptr() for row in noise]) if noise else self._zero_noise_rows
         return self._records._replace(
-            noise=drawn, choice=choice.record, said=choice.said, cuts=cuts
+            noise=drawn, choice=choice.record, results=choice.results, cuts=cuts
         )
 
     def _prepare_stack(self, slot: Slot, logits: Tensor) -> None:
-        known, rows = self._records, self.most_rows
+        known, rows = self._records, self.max_rows
         if self._stack.moves != self._moves:
             places = [row.ctypes.data for row in known.numbers]
             known.stack[:] = self._stack.call(self._cache, rows, self._segment, places, rows, 0)
@@ -221,24 +225,27 @@ class Prepared:
         known.stack[LOGITS] = logits.data_ptr()
         known.segment[SLOT] = slot.index
 
-    def _choice(self, count: int, asked: int) -> Choice:
+    def _choice(self, count: int, mode: int) -> Choice:
         """The record for the best `count` tokens; temperature and noise are filled in later."""
-        if (count, asked) not in self._choices:
-            rows = self.most_rows
-            said, scores = np.empty(rows * (2 * count + 1)), torch.from_numpy(self._records.scores)
+        if (count, mode) not in self._choices:
+            rows = self.max_rows
+            results, scores = (
+                np.empty(rows * (2 * count + 1)),
+                torch.from_numpy(self._records.scores),
+            )
             packed = cpu_choice.call(
-                self.logits(rows), scores, said.ctypes.data, [self._silence] * rows, 1.0, count,
-                asked,
+                self.logits(rows), scores, results.ctypes.data, [self._zero_noise] * rows, 1.0,
+                count, mode,
             )  # fmt: skip
-            self._choices[count, asked] = Choice(np.frombuffer(packed, np.int64).copy(), said)
-        return self._choices[count, asked]
+            self._choices[count, mode] = Choice(np.frombuffer(packed, np.int64).copy(), results)
+        return self._choices[count, mode]
 
 
-def _tokens(said: Floats, rows: int, count: int) -> list[int]:
+def _tokens(results: Floats, rows: int, count: int) -> list[int]:
     """The `count` best tokens of every row, concatenated."""
     if not count:
         return []
     width = 2 * count + 1
-    told = said[: rows * width].reshape(rows, width)[:, :count]
-    token_ids: list[int] = told.astype(np.int64).ravel().tolist()
+    best = results[: rows * width].reshape(rows, width)[:, :count]
+    token_ids: list[int] = best.astype(np.int64).ravel().tolist()
     return token_ids

@@ -33,8 +33,8 @@ class Format(NamedTuple):
 FORMATS = {"int8": Format(8, 16), "w8a8": Format(8, 8), "w4a8": Format(4, 8)}  # by option
 SPAN = 512
 GROUP = 128  # weights of four bits along k that share a scale
-MOST = 127  # maximum of an 8-bit weight or activation; -128 has no positive counterpart
-LEAST_OF_FOUR, MOST_OF_FOUR = -8, 7
+INT8_MAX = 127  # maximum of an 8-bit weight or activation; -128 has no positive counterpart
+INT4_MIN, INT4_MAX = -8, 7
 # Candidates for the number of steps that a group's largest weight gets. With more steps than the
 # range has, it is clipped and the others are rounded more finely. The scale with the least squared
 # error is taken. For a checkpoint that was quantized with the same groups, and whose groups reach
@@ -69,16 +69,16 @@ class Quantized(NamedTuple):
 def quantized(weight: Tensor, form: Format) -> Quantized:
     """Quantizes a matrix [outputs, k], rounding to nearest."""
     if form.weights == 4:
-        parts = [_in_groups(part) for part in weight.detach().split(ROWS_AT_A_TIME)]
+        parts = [_quantize_groups(part) for part in weight.detach().split(ROWS_AT_A_TIME)]
         values, scales = (torch.cat(each) for each in zip(*parts, strict=True))
         return Quantized(values, scales, form)
     wide = weight.detach().float()
-    scales = wide.abs().amax(dim=1, keepdim=True) / MOST  # an output's largest weight becomes 127
+    scales = wide.abs().amax(dim=1, keepdim=True) / INT8_MAX  # its largest weight becomes 127
     scales[scales == 0] = 1
     return Quantized((wide / scales).round_().to(torch.int8), scales, form)
 
 
-def _in_groups(weight: Tensor) -> tuple[Tensor, Tensor]:
+def _quantize_groups(weight: Tensor) -> tuple[Tensor, Tensor]:
     """The 4-bit values of a matrix, and their scales."""
     depth = weight.shape[1]
     groups = functional.pad(weight.float(), (0, -depth % GROUP)).unflatten(1, (-1, GROUP))
@@ -87,7 +87,7 @@ def _in_groups(weight: Tensor) -> tuple[Tensor, Tensor]:
     values, scales, least = groups, largest, torch.full_like(largest, torch.inf)
     for steps in STEPS:
         scale = largest / steps
-        found = (groups / scale).round_().clamp_(LEAST_OF_FOUR, MOST_OF_FOUR)
+        found = (groups / scale).round_().clamp_(INT4_MIN, INT4_MAX)
         error = (found * scale - groups).square().sum(dim=2, keepdim=True)
         better = error < least
         values, scales = torch.where(better, found, values), torch.where(better, scale, scales)
@@ -98,7 +98,7 @@ def _in_groups(weight: Tensor) -> tuple[Tensor, Tensor]:
 def rounded(x: Tensor, span: int = SPAN) -> Tensor:
     """Activations [..., k] rounded as by 8 bits; the largest of each span becomes 127."""
     spans = functional.pad(x.float(), (0, -x.shape[-1] % span)).unflatten(-1, (-1, span))
-    scales = spans.abs().amax(dim=-1, keepdim=True) / MOST
+    scales = spans.abs().amax(dim=-1, keepdim=True) / INT8_MAX
     spans = (spans / scales.clamp(min=torch.finfo(torch.float32).tiny)).round() * scales
     kept: Tensor = spans.flatten(-2)[..., : x.shape[-1]]
     return kept.to(x.dtype)
@@ -115,7 +115,7 @@ class QuantizedLinear(nn.Module):
         super().__init__()
         self.out_features, self.in_features = weight.values.shape
         self.format = weight.format
-        values = weight.values if self.format.weights == 8 else _in_pairs(weight.values)
+        values = weight.values if self.format.weights == 8 else _pack_pairs(weight.values)
         self.weight = nn.Parameter(values, requires_grad=False)
         self.register_buffer("scales", weight.scales)
         self.bias = None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)
@@ -124,7 +124,7 @@ class QuantizedLinear(nn.Module):
     @property
     def matrix(self) -> Quantized:
         """The quantized matrix."""
-        values = self.weight if self.format.weights == 8 else _apart(self.weight)
+        values = self.weight if self.format.weights == 8 else _unpack_pairs(self.weight)
         return Quantized(values, self.get_buffer("scales"), self.format)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -141,14 +141,14 @@ class QuantizedLinear(nn.Module):
         return f"in_features={self.in_features}, out_features={self.out_features}, {self.dtype}"
 
 
-def _in_pairs(values: Tensor) -> Tensor:
+def _pack_pairs(values: Tensor) -> Tensor:
     """Packs two 4-bit values per byte: int8 [outputs, k] to [outputs, k / 2]."""
     low, high = values[:, 0::2], values[:, 1::2]
     return (low & 15) | (high << 4)
 
 
-def _apart(pairs: Tensor) -> Tensor:
-    """The inverse of `_in_pairs`."""
+def _unpack_pairs(pairs: Tensor) -> Tensor:
+    """The inverse of `_pack_pairs`."""
     return torch.stack([(pairs << 4) >> 4, pairs >> 4], dim=2).flatten(1)
 
 

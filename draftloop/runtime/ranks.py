@@ -41,13 +41,13 @@ class Ranks:
         """
         tensor_parallel.require_splittable(options)
         self._options = options
-        self._place = tensor_parallel.meet(options.tensor_parallel_size)
+        self._place = tensor_parallel.rendezvous(options.tensor_parallel_size)
         self._stopping, self._loaded = threading.Event(), threading.Event()
         self._processes: list[subprocess.Popen[bytes]] = []
         self._orders: list[Connection] = []
         for rank in range(1, options.tensor_parallel_size):
-            theirs = dataclasses.replace(options, rank=rank)
-            self._start(Enlistment(theirs, self._place.port, os.getpid(), prepare))
+            rank_options = dataclasses.replace(options, rank=rank)
+            self._start(Enlistment(rank_options, self._place.port, os.getpid(), prepare))
 
     def _start(self, enlistment: Enlistment) -> None:
         process = subprocess.Popen(COMMAND, stdin=subprocess.PIPE)
@@ -70,17 +70,17 @@ class Ranks:
         except Exception:
             self.stop()
             raise
-        model.lead_by(self)
+        model.set_lead(self)
         self._loaded.set()
         return model
 
-    def tell(self, order: Order) -> None:
+    def send(self, order: Order) -> None:
         """Sends an order to the other ranks."""
         message = pickle.dumps(order, pickle.HIGHEST_PROTOCOL)
         for orders in self._orders:
             orders.send_bytes(message)
 
-    def broken(self, error: Exception) -> None:
+    def handle_failure(self, error: Exception) -> None:
         """Ends the process: the other ranks wait inside a forward that this one has left."""
         log.error("a forward of a split model failed", exc_info=error)
         os._exit(FAILED)

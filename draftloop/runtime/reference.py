@@ -30,7 +30,7 @@ STRIDE = 7919  # a prime, for token ids from all over the vocabulary
 # Maximum distance of the logits, relative to how far logits of different texts lie apart. Rounding
 # in bfloat16 gives a few hundredths, another kind of attention one half or more. Experts rounded to
 # four bits may give as much; such models are refused only if their logits are entirely different.
-MOST_APART, MOST_APART_OF_COARSE_EXPERTS = 0.25, 1.0
+MAX_DISTANCE, MAX_DISTANCE_OF_COARSE_EXPERTS = 0.25, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,47 +57,47 @@ class Reference:
         draft = nodes, [max(node - 2, ROOT) for node in range(len(nodes))]
         branch = [0, *range(1, 1 + len(nodes), 2)]
         # Not in the first forward: a layer may attend more than once and store the last keys only.
-        together = self._said(model, before, [([last], *draft)])
-        singly: list[Input] = [([token], [], []) for token in (last, *nodes[::2])]
-        alone = self._said(model, before, singly)
-        self._require_near(model, together, list(range(len(together))))
-        self._require_near(model, alone, branch)
-        return torch.equal(alone, together[branch])
+        batched_logits = self._run_each(model, before, [([last], *draft)])
+        single_inputs: list[Input] = [([token], [], []) for token in (last, *nodes[::2])]
+        single_logits = self._run_each(model, before, single_inputs)
+        self._require_near(model, batched_logits, list(range(len(batched_logits))))
+        self._require_near(model, single_logits, branch)
+        return torch.equal(single_logits, batched_logits[branch])
 
-    def _said(self, model: LanguageModel, before: list[int], inputs: Sequence[Input]) -> Tensor:
+    def _run_each(self, model: LanguageModel, before: list[int], inputs: Sequence[Input]) -> Tensor:
         """The logits of the inputs, run one after the other, after the tokens `before`, if any."""
         first: list[Input] = [(before, [], [])] if before else []
         slot = model.acquire()
         try:
             with trial(model.network.config.model_type):
-                said = [
+                logits = [
                     model.forward([Forward(model, slot, *given)])[0] for given in (*first, *inputs)
                 ]
         finally:
             model.cache.release(slot)
-        return torch.cat(said[len(first) :])
+        return torch.cat(logits[len(first) :])
 
-    def _require_near(self, model: LanguageModel, said: Tensor, rows: list[int]) -> None:
-        _require_finite(said, model, _advice(model))
-        apart = self.distance(said, rows)
-        most = MOST_APART_OF_COARSE_EXPERTS if model.coarse_experts else MOST_APART
-        if not apart <= most:  # also true for NaN
+    def _require_near(self, model: LanguageModel, logits: Tensor, rows: list[int]) -> None:
+        _require_finite(logits, model, _advice(model))
+        distance = self.distance(logits, rows)
+        limit = MAX_DISTANCE_OF_COARSE_EXPERTS if model.coarse_experts else MAX_DISTANCE
+        if not distance <= limit:  # also true for NaN
             raise StartupFailure(
                 f"model: {model.network.config.model_type} attends in a way that is not supported: "
-                f"what it says of a short text differs from what transformers says, by {apart:.2f} "
-                f"of what texts differ by (at most {most}); {_advice(model)}"
+                f"what it says of a short text differs from what transformers says, by "
+                f"{distance:.2f} of what texts differ by (at most {limit}); {_advice(model)}"
             )
 
-    def distance(self, said: Tensor, rows: list[int]) -> float:
+    def distance(self, logits: Tensor, rows: list[int]) -> float:
         """Median distance of these rows from the reference, relative to that between texts."""
         spread = (self.logits - self.logits.mean(0)).norm(dim=-1)[rows]
-        return float(((said - self.logits[rows]).norm(dim=-1) / spread).median())
+        return float(((logits - self.logits[rows]).norm(dim=-1) / spread).median())
 
 
-def _require_finite(said: Tensor, model: LanguageModel, otherwise: str) -> None:
+def _require_finite(logits: Tensor, model: LanguageModel, otherwise: str) -> None:
     """Raises StartupFailure if not; it advises `otherwise` if there is no wider dtype."""
     dtype = model.options.dtype
-    if not bool(said.isfinite().all()):
+    if not bool(logits.isfinite().all()):
         raise StartupFailure(
             f"model: what {model.network.config.model_type} says of a short text "
             f"{overflow.NO_NUMBER} in {dtype}; {overflow.advice(dtype, otherwise)}"
@@ -109,7 +109,7 @@ def _advice(model: LanguageModel) -> str:
 
 
 @torch.inference_mode()
-def of(network: PreTrainedModel, context_length: int) -> Reference:
+def compute_reference(network: PreTrainedModel, context_length: int) -> Reference:
     """The reference of a network, run with transformers' own attention; ours is restored after."""
     size = int(network.config.get_text_config(decoder=True).vocab_size)
     depth = max(1, min(DEPTH, context_length // 2))

@@ -15,7 +15,7 @@ from draftloop.runtime.attention_shapes import AttentionShapes
 from draftloop.runtime.kv_cache import CacheShape, KVCache
 from draftloop.runtime.loading import ModelOptions
 from draftloop.runtime.memory_left import GIB
-from draftloop.runtime.trial import said_by
+from draftloop.runtime.trial import error_text
 
 # A context up to this length is always tried, however much memory is reported free.
 UNASKED = 4096
@@ -32,7 +32,7 @@ def enough_memory(device: str) -> Iterator[None]:
     except torch.OutOfMemoryError as error:
         raise StartupFailure(
             f"device: {device} has too little memory for this model beside its keys and values; "
-            f"lower max_sessions or context_length ({said_by(error)})"
+            f"lower max_sessions or context_length ({error_text(error)})"
         ) from error
 
 
@@ -50,24 +50,24 @@ class Room:
         """Size of a token's keys and values in all layers."""
         return 2 * self.layers * self.kept.kv_heads * self.kept.head_dim * self.dtype.itemsize
 
-    def context(self, options: ModelOptions, wanted: int) -> int:
-        """The context length: `wanted`, or less if memory is short and no length was configured.
+    def context(self, options: ModelOptions, requested: int) -> int:
+        """The context length: `requested`, or less if memory is short and no length was configured.
 
         Otherwise a model trained for a million tokens would need memory for as many per session.
         """
-        if options.context_length is not None or wanted <= UNASKED:
-            return wanted
+        if options.context_length is not None or requested <= UNASKED:
+            return requested
         rows = int(self._most(options)) // (self.bytes_per_token * options.max_sessions)
         fitting = max(UNASKED, rows - options.max_draft_nodes)
-        if fitting < wanted:
+        if fitting < requested:
             log.warning(
                 "context shortened",
                 context_length=fitting,
-                trained=wanted,
+                trained=requested,
                 reason=f"memory for {options.max_sessions} sessions; fewer sessions "
                 "(max_sessions) may be longer",
             )
-        return min(wanted, fitting)
+        return min(requested, fitting)
 
     def _kept_rows(self, options: ModelOptions) -> int | None:
         """Rows for texts of ended sessions; None except on CPUs, where memory is taken lazily."""

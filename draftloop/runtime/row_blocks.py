@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from draftloop.errors import StartupFailure
-from draftloop.runtime.trial import said_by
+from draftloop.runtime.trial import error_text
 
-Said = TypeVar("Said")
+Result = TypeVar("Result")
 
 
 # A linear layer, or the matrix and bias of a plain one, for which compiled code has fewer guards to
@@ -63,12 +63,12 @@ def before_attention(
     x = x + delta
     pointing = heads.queries + heads.keys
     joined = multiplied(normed(x, norm, epsilon), project).view(len(x), pointing + heads.keys, -1)
-    turned = joined[:, :pointing]
+    rotated = joined[:, :pointing]
     if head_norms is not None:
-        queries, keys = turned[:, : heads.queries], turned[:, heads.queries :]
+        queries, keys = rotated[:, : heads.queries], rotated[:, heads.queries :]
         parts = (normed(queries, head_norms[0], epsilon), normed(keys, head_norms[1], epsilon))
-        turned = torch.cat(parts, dim=1)
-    return x, _rotated(turned, *angles), joined[:, pointing:]
+        rotated = torch.cat(parts, dim=1)
+    return x, _rotated(rotated, *angles), joined[:, pointing:]
 
 
 def after_attention(
@@ -104,14 +104,14 @@ def _rotated(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     return x * cosines + torch.cat((-high, low), dim=-1) * sines
 
 
-def _compiled(function: Callable[..., Said]) -> Callable[..., Said]:
+def _compiled(function: Callable[..., Result]) -> Callable[..., Result]:
     compiled: Any = torch.compile(function, dynamic=True)
 
-    def run(*arguments: Any) -> Said:
+    def run(*arguments: Any) -> Result:
         try:
             return compiled(*arguments)  # type: ignore[no-any-return]
         except torch._dynamo.exc.TorchDynamoException as error:
-            reason = said_by(error)
+            reason = error_text(error)
             raise StartupFailure(f"torch_compile: torch cannot: {reason}; leave it out") from error
 
     return run

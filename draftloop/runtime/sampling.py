@@ -25,7 +25,7 @@ from draftloop.runtime.penalties import Penalties
 class Sampler:
     """Chooses the tokens of one session; it must be given all committed tokens (`observe_...`).
 
-    `heat`: the temperature in use, the request's own until `cool` lowers it.
+    `temperature`: the temperature in use, the request's own until `scale_temperature` lowers it.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Sampler:
         grammar: Follower | None = None,
     ) -> None:
         self.parameters = parameters
-        self.heat = parameters.temperature
+        self.temperature = parameters.temperature
         self._noise = GumbelNoise(parameters.seed, vocabulary_size, device)
         self._bias: Tensor | None = None
         if parameters.logit_bias:
@@ -52,12 +52,12 @@ class Sampler:
         self._grammar = grammar
         self._filters = Filters(parameters, vocabulary_size)
 
-    def cool(self, part: float) -> None:
-        """Sets the temperature to `part` times the request's; for draft models.
+    def scale_temperature(self, factor: float) -> None:
+        """Sets the temperature to `factor` times the request's; for draft models.
 
         Top-k, top-p and min-p still apply at the request's own temperature.
         """
-        self.heat = part * self.parameters.temperature
+        self.temperature = factor * self.parameters.temperature
 
     def observe_prompt(self, token_ids: Sequence[int]) -> None:
         """Adds the prompt's tokens to the penalties' counts."""
@@ -70,23 +70,23 @@ class Sampler:
             self._penalties.observe_output(token_ids)
         if self._banned is not None:
             self._banned.observe(token_ids)
-            self._banned = None if self._banned.over else self._banned
+            self._banned = None if self._banned.is_empty else self._banned
         if self._grammar is not None:
             self._grammar.observe(token_ids)
 
     @property
-    def plain(self) -> bool:
+    def is_plain(self) -> bool:
         """Whether temperature, filters and noise alone determine the choice."""
-        return self._bias is None and not self.follows_paths
+        return self._bias is None and not self.depends_on_path
 
     @property
-    def plain_but_for_grammar(self) -> bool:
-        """Whether it is `plain`, or compiled code may choose and `held` then apply the grammar."""
+    def is_plain_except_grammar(self) -> bool:
+        """Whether it is `is_plain`, or compiled code may choose before `apply_grammar`."""
         without = self._bias is None and self._penalties is None and self._banned is None
         return without and (self._grammar is None or not self.parameters.filtered)
 
     @property
-    def follows_paths(self) -> bool:
+    def depends_on_path(self) -> bool:
         """Whether the choice depends on previous tokens other than through the model's logits."""
         return not (self._penalties is None and self._banned is None and self._grammar is None)
 
@@ -105,11 +105,11 @@ class Sampler:
         """The chosen token of every row.
 
         logits: float32 [rows, vocabulary]; a row predicts the token at `positions[row]`, after the
-        committed text followed by `paths[row]`. With a grammar see `held`.
+        committed text followed by `paths[row]`. With a grammar see `apply_grammar`.
         """
-        return self.held(self._chosen(logits, positions, paths), logits, positions, paths)
+        return self.apply_grammar(self._chosen(logits, positions, paths), logits, positions, paths)
 
-    def held(
+    def apply_grammar(
         self,
         token_ids: list[int],
         logits: Tensor,
@@ -140,7 +140,7 @@ class Sampler:
     ) -> list[int]:
         """The chosen tokens, without regard to the grammar."""
         if cpu_choice.fits(logits):
-            chosen = cpu_choice.best(*self._weighing(logits, positions, paths), 1)
+            chosen = cpu_choice.best(*self._choice_arguments(logits, positions, paths), 1)
             return [tokens[0] for tokens in chosen]
         likeliest: list[int] = self._scores(logits, positions, paths).argmax(dim=-1).tolist()
         return likeliest
@@ -156,10 +156,10 @@ class Sampler:
         logits = self._allowed(logits, paths)
         if not cpu_choice.fits(logits):
             scores = self._scores(logits, positions, paths)
-            return Choices.of(scores, min(count, scores.shape[-1]))
-        return cpu_choice.choose(*self._weighing(logits, positions, paths), count)
+            return Choices.from_scores(scores, min(count, scores.shape[-1]))
+        return cpu_choice.choose(*self._choice_arguments(logits, positions, paths), count)
 
-    def _weighing(
+    def _choice_arguments(
         self, logits: Tensor, positions: Sequence[int], paths: Sequence[Sequence[int]]
     ) -> tuple[Tensor, Sequence[Tensor], float]:
         """The logits, noise and temperature for `cpu_choice`."""
@@ -167,8 +167,8 @@ class Sampler:
         if parameters.greedy:
             return self._shape(logits, paths), (), 1.0
         noise = self._noise.rows(positions)
-        kept = self._filters.applied(self._weighed(logits, paths))
-        return kept, noise, self.heat
+        kept = self._filters.applied(self._adjusted(logits, paths))
+        return kept, noise, self.temperature
 
     def scores(
         self, logits: Tensor, positions: Sequence[int], paths: Sequence[Sequence[int]]
@@ -196,16 +196,16 @@ class Sampler:
         return logits if self._grammar is None else self._grammar.applied(logits, paths)
 
     def _shape(self, logits: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
-        parameters, logits = self.parameters, self._weighed(logits, paths)
+        parameters, logits = self.parameters, self._adjusted(logits, paths)
         if parameters.greedy:
             return logits
         logits = self._filters.applied(logits)
-        if self.heat != 1:
+        if self.temperature != 1:
             # Relative to the maximum, so that a tiny temperature cannot overflow to +inf.
-            logits = (logits - logits.amax(dim=-1, keepdim=True)) / self.heat
+            logits = (logits - logits.amax(dim=-1, keepdim=True)) / self.temperature
         return logits
 
-    def _weighed(self, logits: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
+    def _adjusted(self, logits: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
         """The logits with bias and penalties, and -inf for banned tokens."""
         if self._bias is not None:
             logits = logits + self._bias

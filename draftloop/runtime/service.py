@@ -30,14 +30,14 @@ from draftloop.runtime.ranks import Ranks
 from draftloop.runtime.room import enough_memory
 from draftloop.runtime.ruin import Ruin
 from draftloop.runtime.sessions import Opening
-from draftloop.runtime.trial import said_by
+from draftloop.runtime.trial import error_text
 
 Part = TypeVar("Part")
 WarmUp = Callable[[LanguageModel], Task[None]]
 
 CHUNK_ON_CPU, CHUNK_ON_GPU = 256, 2048  # prompt tokens
 HANGS_S = 300.0  # a forward that runs for so long hangs: steps should take less than a second
-LOOKS = 10  # checks within that time
+HANG_CHECKS = 10  # checks within that time
 LOAD_MEMORY = 0.8  # weight of earlier messages in `answer_ns`
 
 log = logs.get(__name__)
@@ -58,7 +58,7 @@ class ModelHost:
     ) -> None:
         self.settings = settings
         self._gathering = Gathering(self._costs)
-        self.engine = Engine(gathering=self._gathering, ruin=Ruin(_end, self._try))
+        self.engine = Engine(gathering=self._gathering, ruin=Ruin(_exit_process, self._try_forward))
         self._strategies = strategies
         self._smaller_folders = smaller_models
         self.smaller_models: list[LanguageModel] = []
@@ -108,13 +108,13 @@ class ModelHost:
         """The text by which a session shares cached prefixes; None if it does not."""
         return opening.text() if self.settings.prefix_caching else None
 
-    async def learn(self, grammar: Grammar | None) -> None:
+    async def compile_grammar(self, grammar: Grammar | None) -> None:
         """Compiles a grammar for all models. Raises InvalidInput if it is invalid."""
         if grammar is not None:
             for model in (self.model, *self.smaller_models):
                 await asyncio.to_thread(model.grammars.follow, grammar)
 
-    def answered(self, service_ns: int) -> None:
+    def record_service_time(self, service_ns: int) -> None:
         """Records how long a message took, from arrival to answer."""
         memory = LOAD_MEMORY if self._answer_ns else 0.0
         self._answer_ns = memory * self._answer_ns + (1 - memory) * service_ns
@@ -136,13 +136,13 @@ class ModelHost:
             load = functools.partial(self._load_smaller, folder, model)
             self.smaller_models.append(await asyncio.wrap_future(self.engine.call(load)))
         if warm_up is not None:
-            await self.engine.awaited(warm_up(model))
+            await self.engine.submit_awaitable(warm_up(model))
             await asyncio.wrap_future(self.engine.call(self._gathering.forget))
         self._model = model
         self._info = model.info(strategies=self._strategies, prefix_caching=settings.prefix_caching)
         self._admission = Admission(model, self.engine, max_waiting=settings.max_waiting)
         metrics.HOSTS.watch(self)
-        self._watch = asyncio.create_task(self._end_where_it_hangs())
+        self._watch = asyncio.create_task(self._exit_if_forward_hangs())
         line = self._costs()
         milliseconds = {
             rows: round(time / 1e6, 3) for rows, time in zip(line.rows, line.times, strict=True)
@@ -160,24 +160,24 @@ class ModelHost:
         if self._ranks is not None:
             await asyncio.to_thread(self._ranks.stop)
 
-    async def _end_where_it_hangs(self) -> None:
+    async def _exit_if_forward_hangs(self) -> None:
         """Ends the process if a forward hangs: health would still report SERVING.
 
         Counts how often it sees the same forward instead of measuring time, because the clock runs
         on while the whole process is stopped.
         """
         seen, before = 0, None
-        while seen < LOOKS:
-            await asyncio.sleep(HANGS_S / LOOKS)
+        while seen < HANG_CHECKS:
+            await asyncio.sleep(HANGS_S / HANG_CHECKS)
             running = self.engine.forward_began
             seen = seen + 1 if running is not None and running == before else 0
             before = running
-        _end(TimeoutError(f"a forward has run for {HANGS_S:g} s"), 1)
+        _exit_process(TimeoutError(f"a forward has run for {HANGS_S:g} s"), 1)
 
     def _costs(self) -> CostLine:
         return cost_line(self.model.cost_curve)
 
-    def _try(self) -> None:
+    def _try_forward(self) -> None:
         """Runs a forward of one token that belongs to no request; raises what that raises.
 
         On the engine's thread. Raises Overloaded if sessions hold all slots.
@@ -191,12 +191,14 @@ class ModelHost:
     def _load(self, role: str) -> LanguageModel:
         options = _options(self.settings)
         with enough_memory(options.device):
-            model = self._led(options, role) if options.split else LanguageModel(options)
+            model = (
+                self._start_split_model(options, role) if options.split else LanguageModel(options)
+            )
             model.warm_up()
             model.measure_costs()
             return model
 
-    def _led(self, options: ModelOptions, role: str) -> LanguageModel:
+    def _start_split_model(self, options: ModelOptions, role: str) -> LanguageModel:
         """The leader's part of a split model; starts the other ranks."""
         settings = self.settings
         configured = functools.partial(
@@ -235,13 +237,13 @@ class ModelHost:
         return part
 
 
-def _end(error: BaseException, in_a_row: int) -> None:
-    """Ends the process, like `Ranks.broken`; its sessions continue on another replica.
+def _exit_process(error: BaseException, in_a_row: int) -> None:
+    """Ends the process, like `Ranks.handle_failure`; its sessions continue on another replica.
 
     It exits at once without clean-up, for which a broken device might wait forever.
     """
     log.error("forwards go on to fail, so this service ends to be started again",
-              in_a_row=in_a_row, error=said_by(error))  # fmt: skip
+              in_a_row=in_a_row, error=error_text(error))  # fmt: skip
     os._exit(FAILED)
 
 

@@ -12,7 +12,7 @@ from draftloop.runtime.prefixes import Text
 from draftloop.runtime.sampling import Sampler
 
 # Maximum tokens that a grammar processes on the event loop, at about 15 µs each.
-MOST_AT_ONCE = 256
+MAX_AT_ONCE = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +58,6 @@ class Opening:
         compiled before the session waited for its slot, and may have been evicted since.
         """
         grammar, output = self.sampling.grammar, len(self.token_ids) - self.prompt_length
-        if grammar is None or (output <= MOST_AT_ONCE and model.grammars.knows(grammar)):
+        if grammar is None or (output <= MAX_AT_ONCE and model.grammars.is_compiled(grammar)):
             return self.sampler(model)
         return await asyncio.to_thread(self.sampler, model)

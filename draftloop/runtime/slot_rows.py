@@ -14,7 +14,7 @@ Rows = npt.NDArray[np.int64]
 
 
 @compiled
-def deepen(rows: Rows, first: int, stop: int) -> None:
+def fill_depths(rows: Rows, first: int, stop: int) -> None:
     """Fills in the depths of rows `first` to `stop`; parents come before children."""
     for row in range(first, stop):
         parent = rows[PARENT, row]
@@ -52,7 +52,7 @@ def keep(rows: Rows, kept: Rows) -> None:
 
 
 @compiled
-def show_ancestors(rows: Rows, first: int, mask: npt.NDArray[np.bool_]) -> None:
+def fill_ancestor_mask(rows: Rows, first: int, mask: npt.NDArray[np.bool_]) -> None:
     """Sets mask[row - first, other] if `other` is the row itself or one of its ancestors.
 
     mask: [rows, first + rows], for the rows from `first` on.

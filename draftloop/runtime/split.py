@@ -18,13 +18,13 @@ class Parts(Protocol):
 
     ranks: int
 
-    def embedded(self, token_ids: Tensor, embedding: Tensor) -> Tensor:
+    def embed(self, token_ids: Tensor, embedding: Tensor) -> Tensor:
         """Embeddings of token ids, [tokens, hidden], from this rank's rows of the table."""
 
-    def summed(self, x: Tensor) -> Tensor:
+    def all_reduce(self, x: Tensor) -> Tensor:
         """The sum over all ranks."""
 
-    def gathered(self, logits: Tensor) -> Tensor:
+    def all_gather(self, logits: Tensor) -> Tensor:
         """All logits, [rows, vocabulary], from the columns that each rank has."""
 
 
@@ -33,15 +33,15 @@ class Whole:
 
     ranks = 1
 
-    def embedded(self, token_ids: Tensor, embedding: Tensor) -> Tensor:
+    def embed(self, token_ids: Tensor, embedding: Tensor) -> Tensor:
         """Looks up the whole table."""
         return functional.embedding(token_ids, embedding)
 
-    def summed(self, x: Tensor) -> Tensor:
+    def all_reduce(self, x: Tensor) -> Tensor:
         """Returns x, which is already the sum."""
         return x
 
-    def gathered(self, logits: Tensor) -> Tensor:
+    def all_gather(self, logits: Tensor) -> Tensor:
         """Returns the logits, which are complete."""
         return logits
 
@@ -55,21 +55,21 @@ class Split:
         self._rank = rank
         self._splits_embedding, self._splits_head = by_vocabulary
 
-    def embedded(self, token_ids: Tensor, embedding: Tensor) -> Tensor:
+    def embed(self, token_ids: Tensor, embedding: Tensor) -> Tensor:
         """Sums over the ranks: each looks up its own tokens, with zeros for the others."""
         if not self._splits_embedding:
             return functional.embedding(token_ids, embedding)
-        mine = token_ids - self._rank * len(embedding)
-        known = (mine >= 0) & (mine < len(embedding))
-        found = functional.embedding(mine.where(known, 0), embedding)
-        return self.summed(found.where(known[:, None], 0))
+        local_ids = token_ids - self._rank * len(embedding)
+        known = (local_ids >= 0) & (local_ids < len(embedding))
+        found = functional.embedding(local_ids.where(known, 0), embedding)
+        return self.all_reduce(found.where(known[:, None], 0))
 
-    def summed(self, x: Tensor) -> Tensor:
+    def all_reduce(self, x: Tensor) -> Tensor:
         """All-reduce in place, on every rank."""
         distributed.all_reduce(x)
         return x
 
-    def gathered(self, logits: Tensor) -> Tensor:
+    def all_gather(self, logits: Tensor) -> Tensor:
         """All-gather, on every rank; only the leader uses the result."""
         if not self._splits_head:
             return logits
@@ -93,7 +93,7 @@ def _is_plain(model: PreTrainedModel, ranks: int) -> bool:
     )
 
 
-def taken_apart(model: PreTrainedModel, options: ModelOptions) -> Parts | None:
+def split_model(model: PreTrainedModel, options: ModelOptions) -> Parts | None:
     """Turns this rank's parts into plain layers, in place; returns how to combine their outputs.
 
     The model itself cannot run any more afterwards. Returns None, and changes nothing, if

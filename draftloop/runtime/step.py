@@ -11,7 +11,7 @@ ROUND_TOKENS = 16
 # Target maximum time of a forward with prompts: all sessions' next tokens wait for it.
 LONGEST_S = 0.4
 # Minimum prompt chunk: with smaller ones the weights would be read too often.
-LEAST_PROMPT_TOKENS = 32
+MIN_PROMPT_TOKENS = 32
 GAIN = 0.3
 
 
@@ -29,11 +29,11 @@ class StepSize:
     def prompt_tokens(self) -> int:
         """Maximum number of prompt tokens in a forward."""
         wanted = self._longest_s * 1e9 / max(self._row_ns, 1.0)
-        return round(min(max(wanted, LEAST_PROMPT_TOKENS), MAX_STEP_TOKENS))
+        return round(min(max(wanted, MIN_PROMPT_TOKENS), MAX_STEP_TOKENS))
 
     def observe(self, rows: int, nanoseconds: int) -> None:
         """Records a forward; small ones are ignored, as they say nothing about large ones."""
-        if rows >= LEAST_PROMPT_TOKENS:
+        if rows >= MIN_PROMPT_TOKENS:
             row_ns = nanoseconds / rows
             self._row_ns += (GAIN if self._row_ns else 1.0) * (row_ns - self._row_ns)
 
@@ -50,7 +50,7 @@ class Step:
         self._rows, self._prompts = first.rows, prompt_tokens(first)
         self._slots = [first.slot] if self._prompts else []
 
-    def takes(self, wish: Forward) -> bool:
+    def try_add(self, wish: Forward) -> bool:
         """Adds the wish if it fits and no other one in the step computes rows that it can copy."""
         prompt = prompt_tokens(wish)
         most = self._model.step_size.prompt_tokens

@@ -91,7 +91,9 @@ class Team:
         return self._part_of(b, units, self._number(b))
 
     @contextmanager
-    def taking(self, b: Any, record: Any, unit: Any, stop: Any) -> Iterator[tuple[Any, Any, Any]]:
+    def take_chunks(
+        self, b: Any, record: Any, unit: Any, stop: Any
+    ) -> Iterator[tuple[Any, Any, Any]]:
         """Emits a loop over chunks of range(stop), `unit` long, that no other thread has taken.
 
         A thread takes its own part first, then what is left of others' (work stealing), so that a

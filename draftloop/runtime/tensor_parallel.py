@@ -59,7 +59,7 @@ def _require_devices(device: str, ranks: int) -> None:
         raise InvalidInput(FIELD, f"must be at most {found}, the CUDA devices here", ranks)
 
 
-def meet(ranks: int, port: int = 0) -> TCPStore:
+def rendezvous(ranks: int, port: int = 0) -> TCPStore:
     """The store where the ranks meet, at the leader's port.
 
     Without a port, this process is the leader, and takes a free one.
@@ -80,7 +80,7 @@ def join(options: ModelOptions, place: Store) -> None:
     )
 
 
-def least(value: int, device: torch.device) -> int:
+def min_over_ranks(value: int, device: torch.device) -> int:
     """The minimum of the ranks' values."""
     found = torch.tensor(value, device=device)
     distributed.all_reduce(found, distributed.ReduceOp.MIN)

@@ -20,14 +20,14 @@ from draftloop.runtime.attention_shapes import AttentionShapes
 from draftloop.runtime.forward import Batch, Segment
 from draftloop.runtime.kv_cache import KVCache, Mask
 from draftloop.runtime.scoring import Scoring
-from draftloop.runtime.trial import ADVICE, NotOurAttention
+from draftloop.runtime.trial import ADVICE, UnsupportedAttention
 
 NAME = "draftloop"
 LAYER_TYPES = {"full_attention", "sliding_attention"}
-# Maximum scores computed at a time: in `_explicitly`, 256 MiB and a few times that for copies; in
-# torch's attention, which copies all keys for every part.
-MOST_SCORES = 1 << 26
-MOST_SCORES_OF_TORCH = 1 << 28
+# Maximum scores computed at a time: in `_explicit_attention`, 256 MiB and a few times that for
+# copies; in torch's attention, which copies all keys for every part.
+MAX_SCORES = 1 << 26
+MAX_SCORES_OF_TORCH = 1 << 28
 
 
 def require_supported(config: PretrainedConfig) -> None:
@@ -60,7 +60,7 @@ def attend(
     """Stores the new keys and values and attends; returns ([1, tokens, heads, head_dim], None).
 
     `attention_mask` is the result of `mask_of`, or None. With `AttentionShapes`, it only records
-    the shapes and returns zeros. Raises NotOurAttention if the layer makes its own mask.
+    the shapes and returns zeros. Raises UnsupportedAttention if the layer makes its own mask.
     """
     if attention_mask is not None:
         sliding_window = _window_in(attention_mask)
@@ -69,7 +69,7 @@ def attend(
     if isinstance(draftloop_batch, AttentionShapes):
         return draftloop_batch.observe(layer, query, key, value), None
     if draftloop_batch is None or draftloop_cache is None:
-        raise NotOurAttention("this model does not pass its arguments on to its attention")
+        raise UnsupportedAttention("this model does not pass its arguments on to its attention")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     sinks = None if s_aux is None else s_aux.flatten().float().contiguous()
     scoring, dims = Scoring(scale, softcap or None, sinks), value.shape[-1]
@@ -83,9 +83,9 @@ def attend(
         stored = slice(segment.stored_from, segment.stored_to)
         keys[segment.slot, :, stored] = key[0, :, rows]
         values[segment.slot, :, stored] = value[0, :, rows]
-        mine = query[:, :, rows]
+        segment_query = query[:, :, rows]
         slot = keys[segment.slot], values[segment.slot]
-        outputs.append(_segment_attention(mine, *slot, segment, sliding_window, scoring))
+        outputs.append(_segment_attention(segment_query, *slot, segment, sliding_window, scoring))
     attended = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
     return attended[None, ..., :dims].to(query.dtype), None
 
@@ -96,20 +96,20 @@ def mask_of(
     """Returns the layer's sliding window, as a scalar tensor, in place of a mask; else None.
 
     Visibility is known from the `Segment`, but some models state the window only through the mask
-    (PhiMoE, Qwen2-MoE). Raises NotOurAttention if the size is not the window's, as for chunked
+    (PhiMoE, Qwen2-MoE). Raises UnsupportedAttention if the size is not the window's, as for chunked
     attention.
     """
     if local_size is None:
         return None
     if local_size != getattr(config, "sliding_window", None):
-        raise NotOurAttention("this model's attention is cut in another way than by a window")
+        raise UnsupportedAttention("this model's attention is cut in another way than by a window")
     return torch.tensor(local_size)
 
 
 def _window_in(mask: Tensor) -> int:
     """The window that `mask_of` returned in place of a mask."""
     if mask.ndim or mask.dtype != torch.int64:  # the layer's own mask, or a changed one (Doge)
-        raise NotOurAttention("this model's layers make masks of their own")
+        raise UnsupportedAttention("this model's layers make masks of their own")
     return int(mask)
 
 
@@ -135,20 +135,22 @@ def _segment_attention(
         # Prompts too, although torch's blocked product would be up to a quarter faster: its bits
         # depend on how a prompt is chunked, and that depends on timing.
         bias = bias_of(segment, window)
-        mine = query[0].float()
-        return cpu_attention.attend(mine, keys, values, bias, segment.stored_to, scoring)
+        queries = query[0].float()
+        return cpu_attention.attend(queries, keys, values, bias, segment.stored_to, scoring)
     keys, values = keys[:, : segment.stored_to], values[:, : segment.stored_to]
     mask = _windowed(segment, window)
     if not scoring.is_plain:
         shown = _causal(segment) if mask is None else mask
         seen = _on_device(shown, segment, window, query.device)
-        return _explicitly(query[0].float(), keys.float(), values.float(), seen, scoring)
+        return _explicit_attention(query[0].float(), keys.float(), values.float(), seen, scoring)
     masked = None if mask is None else _on_device(mask, segment, window, query.device)
     causal = segment.causal and window is None
-    return _by_torch(query.to(keys.dtype), keys, values, masked, scoring.scale, causal=causal)
+    return _torch_attention(
+        query.to(keys.dtype), keys, values, masked, scoring.scale, causal=causal
+    )
 
 
-def _by_torch(
+def _torch_attention(
     query: Tensor, keys: Tensor, values: Tensor, seen: Tensor | None, scale: float, *, causal: bool
 ) -> Tensor:
     """Torch's own attention; seen: bool [rows, keys], or None for all keys, or `causal` ones.
@@ -157,7 +159,7 @@ def _by_torch(
     scores on a GPU: a chunk of a prompt after 32,000 tokens took twice 8 GiB.
     """
     _, heads, rows, _ = query.shape
-    at_once = rows if seen is None else max(1, MOST_SCORES_OF_TORCH // (heads * keys.shape[1]))
+    at_once = rows if seen is None else max(1, MAX_SCORES_OF_TORCH // (heads * keys.shape[1]))
     attended = [
         functional.scaled_dot_product_attention(
             query[:, :, start : start + at_once],
@@ -174,16 +176,16 @@ def _by_torch(
     return joined[0].transpose(0, 1)
 
 
-def _explicitly(
+def _explicit_attention(
     query: Tensor, keys: Tensor, values: Tensor, seen: Tensor, scoring: Scoring
 ) -> Tensor:
     """Attention with scores that torch's attention does not support; seen: bool [rows, keys].
 
-    Runs as many rows at a time as MOST_SCORES allows: a whole chunk of a prompt took gigabytes.
+    Runs as many rows at a time as MAX_SCORES allows: a whole chunk of a prompt took gigabytes.
     """
     heads, group = query.shape[0], query.shape[0] // keys.shape[0]
     keys, values = (part.repeat_interleave(group, 0) for part in (keys, values))
-    rows = max(1, MOST_SCORES // (heads * keys.shape[1]))
+    rows = max(1, MAX_SCORES // (heads * keys.shape[1]))
     attended = [
         scoring.weights(part @ keys.mT, shown) @ values
         for part, shown in zip(query.split(rows, 1), seen.split(rows), strict=True)

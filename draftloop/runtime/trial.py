@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from draftloop.errors import StartupFailure
 
 # Errors of code that gets a model or arguments it was not written for.
-SURPRISES = (TypeError, ValueError, AttributeError, LookupError, RuntimeError, ImportError)
+UNEXPECTED_ERRORS = (TypeError, ValueError, AttributeError, LookupError, RuntimeError, ImportError)
 
-LONGEST = 300  # characters of another library's message
+MAX_MESSAGE_LETTERS = 300  # characters of another library's message
 ADVICE = "serve a model with plain or sliding-window attention such as Llama, Qwen2 or Mistral"
 
 
-class NotOurAttention(NotImplementedError):
+class UnsupportedAttention(NotImplementedError):
     """The model does not use transformers' attention interface in a way that we can replace."""
 
 
@@ -23,19 +23,19 @@ def trial(kind: str) -> Iterator[None]:
     """Turns errors inside it into a StartupFailure that names the `kind` of model."""
     try:
         yield
-    except NotOurAttention as error:
-        raise unlike(kind) from error
-    except SURPRISES as error:
-        raise StartupFailure(f"model: {kind} cannot be run here: {said_by(error)}") from error
+    except UnsupportedAttention as error:
+        raise unsupported_model(kind) from error
+    except UNEXPECTED_ERRORS as error:
+        raise StartupFailure(f"model: {kind} cannot be run here: {error_text(error)}") from error
 
 
-def said_by(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """The message of another library's error, as one line of limited length."""
     text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
+    return text if len(text) <= MAX_MESSAGE_LETTERS else f"{text[:MAX_MESSAGE_LETTERS]} …"
 
 
-def unlike(name: str) -> StartupFailure:
+def unsupported_model(name: str) -> StartupFailure:
     """The error that refuses a model, or a kind of models, of this name."""
     return StartupFailure(
         f"model: {name} does not leave its attention to transformers' attention interface, through "

@@ -9,7 +9,7 @@ import httpx
 
 from draftloop.bearer import bearer
 from draftloop.errors import InvalidInput
-from draftloop.pem import no_password, require_shown
+from draftloop.pem import no_password, require_client_files
 
 CONNECT_TIMEOUT_S = 10
 
@@ -60,7 +60,7 @@ def _base(server: str) -> str:
 
 
 def _trust(ca: Path | None, certificate: Path | None, key: Path | None) -> ssl.SSLContext:
-    require_shown("tls", ca=ca, certificate=certificate, key=key)
+    require_client_files("tls", ca=ca, certificate=certificate, key=key)
     context = ssl.create_default_context(cafile=ca)
     if certificate is not None:
         context.load_cert_chain(certificate, key, no_password)

@@ -165,7 +165,7 @@ class Envelope:
         ended = self._reading.ended
         try:
             patience = asyncio.timeout(REST_S) if ended else self._reading.within(BODY_S)
-            async with deadline.bounding(), patience:
+            async with deadline.enforced(), patience:
                 return await body.receive()
         except TimeoutError:
             body.over = True

@@ -9,4 +9,4 @@ def by_form_field(error: InvalidInput, field: str | None) -> InvalidInput:
     """The error with `field` as its field, if it is about the grammar; otherwise unchanged."""
     if field is None or not error.field.startswith("grammar"):
         return error
-    return InvalidInput.passed_on(field, error.description)
+    return InvalidInput.from_description(field, error.description)

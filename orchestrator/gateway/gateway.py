@@ -230,7 +230,9 @@ class Gateway:
             )
         except InvalidInput as error:
             if error.field == "max_tokens" and said.max_completion_tokens is not None:
-                raise InvalidInput.passed_on("max_completion_tokens", error.description) from None
+                raise InvalidInput.from_description(
+                    "max_completion_tokens", error.description
+                ) from None
             error = await self._nearer(error, said, reading)
             raise by_form_field(error, said.form_field) from None
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from draftloop.errors import InvalidInput
-from draftloop.logprobs import MOST_TOP_LOGPROBS
+from draftloop.logprobs import MAX_TOP_LOGPROBS
 from draftloop.request import MAX_SEED
 from orchestrator.gateway.body import Body, ListOf, ObjectOf, RequestBody
 from orchestrator.gateway.forms import ResponseFormat, StructuredOutputs, without_older_names
@@ -117,7 +117,7 @@ class Generating(Sampling):
     return_token_ids: bool | None = Field(
         None, description="true: token ids of prompt and output beside the text"
     )
-    prompt_logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOGPROBS)] | None = Field(
+    prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = Field(
         None, description="those of the prompt's tokens, and of so many likeliest beside each"
     )
     response_format: ResponseFormat | None = None

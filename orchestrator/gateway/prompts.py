@@ -161,4 +161,4 @@ def _require_room(field: str, tokens: int, context_length: int) -> None:
     if tokens > most:
         told = f"prompt is too long: {tokens} tokens > {most} maximum"
         told += f"; this model's maximum context length is {context_length} tokens"
-        raise ContextExceeded.passed_on(field, told)
+        raise ContextExceeded.from_description(field, told)

@@ -25,7 +25,9 @@ class Renaming:
         try:
             yield
         except InvalidInput as error:
-            raise type(error).passed_on(self._named(error.field), error.description) from None
+            raise type(error).from_description(
+                self._named(error.field), error.description
+            ) from None
 
     def _named(self, field: str) -> str:
         for theirs, ours in self._pairs:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, WrapValidator, model_validator
 
 from draftloop.errors import InvalidInput
-from draftloop.logprobs import MOST_TOP_LOGPROBS
+from draftloop.logprobs import MAX_TOP_LOGPROBS
 from orchestrator.gateway.body import ListOf, RequestBody
 from orchestrator.gateway.generating import Count, CountOrZero, Generating
 from orchestrator.gateway.messages import Message
@@ -69,7 +69,7 @@ class CompletionBody(Generating):
     echo: bool | None = Field(
         None, description="the prompt before the text; with logprobs, those of its tokens too"
     )
-    logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOGPROBS)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -140,7 +140,7 @@ class ChatBody(Generating):
         None, description="false: the reasoning is left out of what is sent"
     )
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOGPROBS)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
 
     @model_validator(mode="before")
     @classmethod

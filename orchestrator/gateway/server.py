@@ -12,7 +12,7 @@ import uvicorn
 from draftloop import logs
 from draftloop.errors import StartupFailure
 from draftloop.request import SamplingParameters
-from draftloop.rpc.server import write_whole
+from draftloop.rpc.server import write_atomically
 from orchestrator.config import OrchestratorSettings
 from orchestrator.front import Front
 from orchestrator.gateway.app import build_app
@@ -63,7 +63,7 @@ class HttpServer:
         """Accepts requests from now on, and writes the address file if there is one."""
         self.gateway.ready = True
         if self._settings.http_address_file:
-            write_whole(self._settings.http_address_file, self.address)
+            write_atomically(self._settings.http_address_file, self.address)
 
     @property
     def busy(self) -> bool:

@@ -27,7 +27,7 @@ Read = TypeVar("Read", bound=RequestBody)
 async def read(kind: type[Read], unread: Read, request: Request) -> Read:
     """The validated body. Raises InvalidInput, DeadlineExceeded, or RequestValidationError."""
     try:
-        async with deadline_of(request).bounding():
+        async with deadline_of(request).enforced():
             if len(await request.body()) > LONG_BODY:
                 return await asyncio.to_thread(_read, kind, unread)
             return _read(kind, unread)

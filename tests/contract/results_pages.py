@@ -14,10 +14,10 @@ from benchmarks.summaries import (
     SAMPLED,
     Column,
     against_best,
-    beside_foresight,
     by_requests,
     by_workload,
     cost_of_rows,
+    foresight_table,
     mean,
     overheads,
     part_by_part,
@@ -160,10 +160,10 @@ RESULTS = WrittenPage(
         ],
         "structured output": structured,
         "foresight at 300M": lambda: [
-            beside_foresight("oracle", "simulated-forwards", "300M"),
+            foresight_table("oracle", "simulated-forwards", "300M"),
         ],
         "foresight of the bundled pair": lambda: [
-            beside_foresight("oracle", "simulated-forwards", "bundled")
+            foresight_table("oracle", "simulated-forwards", "bundled")
         ],
     },
 )

@@ -11,7 +11,7 @@ import pytest
 
 from draftloop import bans, grammar, request, speculation, tree
 from draftloop.config import MAX_MESSAGE_BYTES
-from draftloop.logprobs import MOST_TOP_LOGPROBS
+from draftloop.logprobs import MAX_TOP_LOGPROBS
 from draftloop.model_info import PROTOCOL_VERSION
 from draftloop.rpc import interceptors
 from tests.contract.repository import ROOT
@@ -24,15 +24,15 @@ STATED = [
     ("generation", f"Up to {request.MAX_SALT_LETTERS} characters"),
     ("generation", f"Up to {bans.MAX_BAD_WORDS} of 1 to {bans.MAX_BAD_WORD_LETTERS} characters"),
     ("generation", f"characters and {bans.MAX_BAD_WORD_TOKENS} tokens"),
-    ("generation", f"of so many likeliest tokens beside it, 0 to {MOST_TOP_LOGPROBS}."),
-    ("generation", f"of so many likeliest tokens beside each, 0 to {MOST_TOP_LOGPROBS}."),
-    ("verifier", f"of so many likeliest tokens beside it, 0 to {MOST_TOP_LOGPROBS}."),
-    ("verifier", f"of so many likeliest tokens beside each, 0 to {MOST_TOP_LOGPROBS}."),
-    ("verifier", f"successors of every node the verdicts carry, up to {tree.MOST_SUCCESSORS};"),
+    ("generation", f"of so many likeliest tokens beside it, 0 to {MAX_TOP_LOGPROBS}."),
+    ("generation", f"of so many likeliest tokens beside each, 0 to {MAX_TOP_LOGPROBS}."),
+    ("verifier", f"of so many likeliest tokens beside it, 0 to {MAX_TOP_LOGPROBS}."),
+    ("verifier", f"of so many likeliest tokens beside each, 0 to {MAX_TOP_LOGPROBS}."),
+    ("verifier", f"successors of every node the verdicts carry, up to {tree.MAX_SUCCESSORS};"),
     ("speculation", f"{MAX_MESSAGE_BYTES >> 20} MiB where nothing else is set"),
     ("speculation", f'ErrorInfo of domain "{interceptors.DOMAIN}"'),
     ("speculation", f"Version of this protocol, which is {PROTOCOL_VERSION};"),
-    ("speculation", f"by 1 to {grammar.MOST_LETTERS} characters"),
+    ("speculation", f"by 1 to {grammar.MAX_LETTERS} characters"),
     ("speculation", f"as is anything up to {request.GREEDY_TEMPERATURE:.5f};"),
     ("speculation", f"up to 2^{request.MAX_TOP_K.bit_length()} - 1; 0 keeps all"),
     ("speculation", f"must fit in a draft; else in {WINDOW}."),

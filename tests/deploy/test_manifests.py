@@ -12,7 +12,7 @@ import pytest
 from draftloop import __version__
 from draftloop.config import DEFAULT_PORTS, ServiceSettings
 from orchestrator.config import OrchestratorSettings
-from phrase_store.session import BYTES_PER_TOKEN, MOST_TOKENS
+from phrase_store.session import BYTES_PER_TOKEN, MAX_TOKENS
 from tests.contract import configuration_page
 from tests.contract.repository import ROOT, fenced
 from tests.support.documented import documented_commands
@@ -224,7 +224,7 @@ def test_an_orchestrators_memory_holds_all_phrases(
     assert isinstance(chosen, OrchestratorSettings)
     limit = manifests.container("orchestrator")["resources"]["limits"]["memory"]
     shared = chosen.phrases_mib * chosen.phrases_namespaces << 20
-    own = min(MOST_TOKENS, 2 * context) * BYTES_PER_TOKEN * chosen.max_requests
+    own = min(MAX_TOKENS, 2 * context) * BYTES_PER_TOKEN * chosen.max_requests
     process = 256 << 20
     assert int(limit[:-2]) << {"Mi": 20, "Gi": 30}[limit[-2:]] >= shared + own + process
 

@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from draftloop.config import bundled_model
-from draftloop.logprobs import MOST_TOP_LOGPROBS
+from draftloop.logprobs import MAX_TOP_LOGPROBS
 from orchestrator.tokenizer import Tokenizer
 from protos import generation_pb2 as pb
 from protos import speculation_pb2 as shared
@@ -50,7 +50,7 @@ def test_streams_carry_them_with_their_tokens(client: Client, cases: list[Case])
 
 def test_too_many_alternatives_are_refused(client: Client, cases: list[Case]) -> None:
     with pytest.raises(grpc.RpcError) as refused:
-        client.once(cases[0], "fused", logprobs=MOST_TOP_LOGPROBS + 1)
+        client.once(cases[0], "fused", logprobs=MAX_TOP_LOGPROBS + 1)
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert refused.value.details() == "logprobs: must be from 0 to 20; got 21"
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from draftloop.runtime.ruin import MOST_IN_A_ROW
+from draftloop.runtime.ruin import MAX_CONSECUTIVE_FAILURES
 from draftloop.speculation import AUTOREGRESSIVE
 from orchestrator.role_process import MODULES
 from tests.e2e.client import Case, held_out_prompts
@@ -37,7 +37,7 @@ def test_requests_that_no_verifier_can_run_end_none(
     doors = delicate.orchestrators[0]
     for place in places:
         place.write_text(str(LONG - 1))
-    for _ in range(MOST_IN_A_ROW + 1):
+    for _ in range(MAX_CONSECUTIVE_FAILURES + 1):
         with pytest.raises(Refused, match="internal error"):
             list(by_grpc(doors, Case(prompt, 1), AUTOREGRESSIVE))
     assert plain(doors, requests[:1]) == undisturbed[:1]

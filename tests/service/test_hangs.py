@@ -29,7 +29,7 @@ async def test_a_service_whose_forward_never_comes_back_ends(
         ended.set()
 
     monkeypatch.setattr(service, "HANGS_S", 0.5)
-    monkeypatch.setattr(service, "_end", end)
+    monkeypatch.setattr(service, "_exit_process", end)
     comes_back = threading.Event()
     async with serve_verifier() as (channel, host):
         run = host.model._run
@@ -54,13 +54,13 @@ async def test_a_service_that_was_stopped_within_a_forward_goes_on(
     """After Ctrl-Z or a paused container, only the clock suggests that the forward pass hangs."""
     reasons: list[str] = []
     monkeypatch.setattr(service, "HANGS_S", 10.0)
-    monkeypatch.setattr(service, "_end", lambda error, _: reasons.append(str(error)))
+    monkeypatch.setattr(service, "_exit_process", lambda error, _: reasons.append(str(error)))
     async with serve_verifier() as (channel, host):
         run = host.model._run
 
         def stopped(forwards: Any) -> Any:
-            assert host.engine._begun is not None
-            host.engine._begun -= 3600
+            assert host.engine._forward_start is not None
+            host.engine._forward_start -= 3600
             time.sleep(1.5)  # time for one or two checks
             return run(forwards)
 

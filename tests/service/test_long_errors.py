@@ -24,7 +24,7 @@ from tests.faults import fakes
 
 LETTERS = ("a", "%", "\n", "é", "字", "😀")
 KINDS: dict[str, Any] = {
-    "InvalidInput": lambda text: InvalidInput.passed_on("grammar.regex", text),
+    "InvalidInput": lambda text: InvalidInput.from_description("grammar.regex", text),
     "Overloaded": Overloaded,
     "Unavailable": Unavailable,
     "Mismatch": Mismatch,

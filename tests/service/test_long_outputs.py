@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from draftloop.runtime.grammars import Follower
-from draftloop.runtime.sessions import MOST_AT_ONCE
+from draftloop.runtime.sessions import MAX_AT_ONCE
 from orchestrator.tokenizer import Tokenizer
 from protos.drafter_pb2_grpc import DrafterStub
 from protos.verifier_pb2_grpc import VerifierStub
@@ -41,7 +41,7 @@ async def test_a_verifier_follows_them_beside_its_event_loop(
     serve_verifier: Start, threads: list[str]
 ) -> None:
     async with serve_verifier() as (channel, _):
-        for tokens in (MOST_AT_ONCE, MOST_AT_ONCE + 1):
+        for tokens in (MAX_AT_ONCE, MAX_AT_ONCE + 1):
             call = VerifierStub(channel).Verify()
             text = [*PROMPT, *output(tokens)]
             assert (await say(call, open_verifier(text, sampling=HELD))).verdict.emitted_token_ids
@@ -53,7 +53,7 @@ async def test_a_verifier_follows_them_beside_its_event_loop(
 async def test_so_does_a_drafter(serve_drafter: Start, threads: list[str]) -> None:
     async with serve_drafter() as (channel, _):
         call = DrafterStub(channel).Draft()
-        text = [*PROMPT, *output(MOST_AT_ONCE + 1)]
+        text = [*PROMPT, *output(MAX_AT_ONCE + 1)]
         await say(call, open_drafter(text, sampling=HELD))
         assert (await say(call, propose(len(text)))).draft.token_ids
         call.cancel()

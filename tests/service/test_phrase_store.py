@@ -23,7 +23,7 @@ from phrase_store.records import encode, encode_cleared
 from phrase_store.redis_log import RedisLog
 from phrase_store.replication import READ_RECORDS
 from phrase_store.store import PhraseStore
-from phrase_store.transfer import clear_log, open_patiently
+from phrase_store.transfer import clear_log, open_with_long_timeouts
 from tests.service.conftest import PATIENCE_S
 from tests.support.phrases import phrase, says
 from tests.support.redis_server import RedisServer
@@ -43,7 +43,7 @@ def compiled() -> None:
 
 def clear(server: RedisServer) -> None:
     """Clears the log as `draftloop phrases clear` does from another process."""
-    with open_patiently(server.url, namespace_name("m", "")) as log:
+    with open_with_long_timeouts(server.url, namespace_name("m", "")) as log:
         clear_log(log)
 
 

@@ -16,7 +16,7 @@ def says(namespace: Namespace, context: tuple[int, ...] = CONTEXT) -> tuple[int,
     calibration = Calibration()
     budget = DraftBudget(max_nodes=3, max_depth=3)
     shared = namespace.index
-    grown = grow(context, budget, shared=shared, own=None, calibration=calibration, most_leaves=1)
+    grown = grow(context, budget, shared=shared, own=None, calibration=calibration, max_leaves=1)
     return grown.tree.token_ids
 
 

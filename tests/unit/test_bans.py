@@ -73,13 +73,13 @@ def test_a_sampler_is_plain_again_once_the_text_may_end() -> None:
     once = sampler(Bans(min_tokens=2, ends=(5,)))
     assert once.choose(LOGITS, [0, 1], [[], [1, 2]]) == [4, 5]
     once.observe_output([4])
-    assert not once.plain and once.follows_paths
+    assert not once.is_plain and once.depends_on_path
     once.observe_output([4])
-    assert once.plain and once.choose(LOGITS[:1], [2], [[]]) == [5]
+    assert once.is_plain and once.choose(LOGITS[:1], [2], [[]]) == [5]
     for lasting in (Bans(allowed=(1,)), Bans(sequences=((1,),)), Bans(sequences=((1, 2),))):
         always = sampler(lasting)
         always.observe_output([3] * 9)
-        assert not always.plain and not always.plain_but_for_grammar
+        assert not always.is_plain and not always.is_plain_except_grammar
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])

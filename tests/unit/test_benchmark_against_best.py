@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks import table
-from benchmarks.against_best import FEWEST, JOINED, SINGLE, comparisons
+from benchmarks.against_best import JOINED, MIN_PROMPTS, SINGLE, comparisons
 from benchmarks.systems import PLAIN
 
 
@@ -62,7 +62,7 @@ def test_nothing_is_compared_where_one_side_is_missing(methods: tuple[str, ...])
 
 
 def test_too_few_repetitions_compare_nothing() -> None:
-    few = dict.fromkeys((PLAIN, "fused warm"), np.ones(FEWEST - 1))
+    few = dict.fromkeys((PLAIN, "fused warm"), np.ones(MIN_PROMPTS - 1))
     assert comparisons(samples(few)) == []
 
 

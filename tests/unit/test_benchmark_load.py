@@ -108,8 +108,8 @@ def test_a_shortened_prompts_text_is_that_of_its_tokens() -> None:
 
 def test_a_server_that_others_use_is_asked_in_private() -> None:
     """No tenant, which a key could forbid; no phrases or prefixes of others or for others."""
-    plain = RunningServer._asked(PLAIN, CASE)
-    drafted = RunningServer._asked("fused cold", CASE)
+    plain = RunningServer._request_of(PLAIN, CASE)
+    drafted = RunningServer._request_of("fused cold", CASE)
     assert [asked.speculation.strategy for asked in (plain, drafted)] == [PLAIN, "fused"]
     assert plain.speculation.phrases is PhraseScope.OFF
     assert drafted.speculation.phrases is PhraseScope.PRIVATE

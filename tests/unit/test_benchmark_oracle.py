@@ -101,7 +101,7 @@ def test_speed_follows_from_the_cost_of_forwards() -> None:
         "verifier": {"forward_ms_by_tokens": {"1": 10.0, "2": 12.0, "4": 16.0}},
         "drafter": {"forward_ms_by_tokens": {"1": 2.0}},
     }
-    costs = Costs.of_json(pair)
+    costs = Costs.from_json(pair)
     assert costs.ratio([PerfectRound(0, 0)]) == 1
     # four tokens for a verification of four and two draft forwards, instead of four single ones
     assert costs.ratio([PerfectRound(3, 2)]) == pytest.approx(40 / 20)

@@ -20,7 +20,7 @@ from benchmarks import gateway, load, oracle, prefixes, quantization, run, simul
 from benchmarks.journal import Journal
 from benchmarks.machine import describe_machine
 from benchmarks.outcome import Outcome, RoundSplit
-from benchmarks.output import as_command, beside, prepare
+from benchmarks.output import prepare, run_command, with_suffixes
 from benchmarks.results import Results, Sample, row
 from benchmarks.services import stack_of
 from benchmarks.settings import read_settings
@@ -49,7 +49,9 @@ def sample(seed: int = 1, **figures: Any) -> Sample:
 
 
 def test_results_whose_names_have_dots_are_files_of_their_own() -> None:
-    names = [str(file) for out in ("v1.5", Path("v1.6")) for file in beside(out, ".json", ".md")]
+    names = [
+        str(file) for out in ("v1.5", Path("v1.6")) for file in with_suffixes(out, ".json", ".md")
+    ]
     assert names == ["v1.5.json", "v1.5.md", "v1.6.json", "v1.6.md"]
 
 
@@ -75,7 +77,7 @@ def test_where_nothing_can_be_written_nothing_is_measured(
 ) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SystemExit, match="cannot be written"):
-        as_command(lambda: benchmark.main(["--out", str(tmp_path / "file" / "x")]))
+        run_command(lambda: benchmark.main(["--out", str(tmp_path / "file" / "x")]))
     assert not capsys.readouterr().out
 
 

@@ -16,7 +16,7 @@ from rich.console import Console
 from benchmarks import demo, table
 from benchmarks.looping import is_looping
 from benchmarks.machine import describe_machine
-from benchmarks.measure import Plan, in_turn, measure, samples
+from benchmarks.measure import Plan, measure, method_order, samples
 from benchmarks.outcome import Outcome, RoundSplit
 from benchmarks.prompts import (
     PROMPTS_FILE,
@@ -105,14 +105,14 @@ def test_looping_is_a_repeating_tail(token_ids: list[int], expected: bool) -> No
 
 def test_first_tokens_do_not_count_in_the_speed() -> None:
     """A first round of several tokens includes the prefill and says nothing about decoding."""
-    seen = Outcome.of_steps((1, 2, 3, 4, 5, 6), [(0.5, 3), (1.0, 1), (1.5, 2)])
+    seen = Outcome.from_steps((1, 2, 3, 4, 5, 6), [(0.5, 3), (1.0, 1), (1.5, 2)])
     assert (seen.first_token_s, seen.decode_s, seen.rounds) == (0.5, 1.0, 2)
     assert seen.tokens_per_second == 3
     assert seen.tokens_per_round == 1.5
 
 
 def test_an_output_of_one_token_has_no_speed() -> None:
-    seen = Outcome.of_steps((1,), [(0.5, 1)])
+    seen = Outcome.from_steps((1,), [(0.5, 1)])
     assert (seen.tokens_per_second, seen.tokens_per_round) == (0, 0)
 
 
@@ -148,8 +148,8 @@ def measured(systems: dict[str, System], plans: list[Plan], seconds: float) -> l
 def test_methods_take_turns_in_changing_orders() -> None:
     """No method may always be the first after a pause, or always follow the same one."""
     methods = ["a", "b", "c", "d"]
-    orders = [in_turn(methods, number) for number in range(400)]
-    assert orders == [in_turn(methods, number) for number in range(400)]
+    orders = [method_order(methods, number) for number in range(400)]
+    assert orders == [method_order(methods, number) for number in range(400)]
     assert all(sorted(order) == methods for order in orders)
     pairs = Counter(pair for order in orders for pair in pairwise(order))
     first = Counter(order[0] for order in orders)
@@ -174,7 +174,7 @@ def test_rows_keep_the_methods_order() -> None:
     once = workload(temperatures=(0.7,), passes=2)
     methods = [PLAIN, "speculative"]
     found = measured(systems, [Plan(once, methods)], 60)
-    assert system.asked == [*in_turn(methods, 0), *in_turn(methods, 1)]
+    assert system.asked == [*method_order(methods, 0), *method_order(methods, 1)]
     assert [s.method for s in found] == methods * 2
 
 

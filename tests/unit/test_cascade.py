@@ -109,7 +109,7 @@ class Setting:
     def scores(self, model: int, text: Sequence[int]) -> Tensor:
         """[vocabulary]: what the target (0) or a draft model maximises after the text."""
         path = text[len(PROMPT) :]
-        self.sampler.cool(DRAFT_TEMPERATURE if model else 1)
+        self.sampler.scale_temperature(DRAFT_TEMPERATURE if model else 1)
         return self.sampler.scores(self.laws[model](text)[None], [len(text)], [path])[0]
 
     def row(self, text: list[int], row: int, limit: int, committed: int) -> list[int]:
@@ -283,7 +283,7 @@ def test_max_gram_reads_beside_the_prefill_in_pieces(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("drafter_service.strategies.cascade.PIECE_TOKENS", 4)
     run(strategy.prefill())
     assert sum(read) == 0
-    steps = [sum(read) for _ in strategy.reading()]
+    steps = [sum(read) for _ in strategy.index_steps()]
     assert steps == [4, 8, 12, 16, 18]
     strategy.session.commit([1, 2], 20)
     strategy.observe([1, 2], None)

@@ -21,7 +21,7 @@ from draftloop.phrase import PhraseAccess, PhraseScope
 from draftloop.phrase_store_info import PhraseStoreInfo
 from draftloop.request import GenerationParameters, SamplingParameters
 from draftloop.rpc import convert, convert_generation, convert_speculation
-from draftloop.rpc.fields import names, taken
+from draftloop.rpc.fields import field_names, field_values
 from draftloop.rpc.sessions import opening_fields
 from draftloop.runtime.sessions import Opening
 from draftloop.speculation import (
@@ -209,7 +209,7 @@ def test_every_field_of_an_answer_is_read() -> None:
         pb.GenerationInfoResponse(
             version="1", verifier=model, drafter=model, strategies=["fused"],
             default_strategy="fused", default_max_tokens=2,
-            phrases=pb.PhraseStoreInfo(**taken(PHRASES, names(PhraseStoreInfo))),
+            phrases=pb.PhraseStoreInfo(**field_values(PHRASES, field_names(PhraseStoreInfo))),
         )
     )  # fmt: skip
     assert list(forgotten(deployment)) == [] and deployment.phrases == PHRASES

@@ -12,7 +12,7 @@ from transformers import GPT2Config
 from draftloop.cost_line import cost_line
 from draftloop.model_info import CostPoint
 from draftloop.runtime import cost_measurement
-from draftloop.runtime.cost_curve import MOST_STEPS, CostCurve, never_falling
+from draftloop.runtime.cost_curve import MAX_STEPS, CostCurve, isotonic_regression
 from draftloop.runtime.forward import Forward
 from draftloop.runtime.model import LanguageModel
 from orchestrator.costs import VerifyCost
@@ -98,7 +98,7 @@ def test_a_slow_model_is_measured_at_few_points(
     points = cost_measurement.measure(model)
     assert places(points) == [(1, 128, 1), (1, 128, 8), (1, 128, 32)]
     warming = 2 + len(points)  # one for prefill, one for decoding, and the first run of every point
-    assert calls == [1] * (warming + len(points) * cost_measurement.FEWEST_REPEATS)
+    assert calls == [1] * (warming + len(points) * cost_measurement.MIN_REPEATS)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_a_slow_model_is_measured_at_few_points(
 def test_the_nearest_line_that_never_falls(
     values: list[float], weights: list[float], expected: list[float]
 ) -> None:
-    assert never_falling(values, weights) == expected
+    assert isotonic_regression(values, weights) == expected
 
 
 def test_a_busy_moment_is_over_for_sizes_that_do_not_run_any_more() -> None:
@@ -198,7 +198,7 @@ def test_what_is_remembered_of_contexts_is_bounded() -> None:
     curve = CostCurve(MEASURED)
     for context in range(0, 1_000_000, 500):
         curve.observe(1, context, 1, 10 * MS)
-    assert len(curve._spots) <= MOST_STEPS + 1
+    assert len(curve._spots) <= MAX_STEPS + 1
 
 
 def test_one_late_forward_hardly_counts() -> None:

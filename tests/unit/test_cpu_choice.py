@@ -29,7 +29,7 @@ def by_torch(logits: Tensor, noise: list[Tensor], temperature: float, count: int
     scores = logits
     if temperature != 1:
         scores = (logits - logits.amax(dim=-1, keepdim=True)) / temperature
-    return Choices.of(scores + torch.stack(noise), count)
+    return Choices.from_scores(scores + torch.stack(noise), count)
 
 
 @pytest.mark.parametrize("temperature", [0.05, 0.7, 1.0, 2.0])

@@ -62,7 +62,7 @@ def proposed(prices: Controller, *, phrases: bool = False) -> Draft:
     drafter: Any = Drafter()
     gain = Gain(SharedGain(deque([0.0])))
     if phrases:
-        gain.shared.asking.takes(pays=True)  # no try of the drafter is due
+        gain.shared.asking.should_try(pays=True)  # no try of the drafter is due
     choice = ModelChoice(
         prices, gain, drafter=drafter, costs=cost_line(()), left=lambda held: 100 - held
     )

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from drafter_service.config import DRAFT_TEMPERATURE, DrafterSettings
 from drafter_service.session import SessionRequest
-from drafter_service.shared import Shared
+from drafter_service.shared import StrategyFactory
 from draftloop.request import SamplingParameters
 from draftloop.runtime.engine import Engine
 from draftloop.runtime.model import LanguageModel
@@ -38,7 +38,7 @@ def drafted(
     )  # fmt: skip
     engine, slot = Engine(), model.acquire()
     try:
-        strategy = Shared(store, part).strategy(
+        strategy = StrategyFactory(store, part).strategy(
             request, [(model, slot)], prefill_chunk_tokens=64, is_alone=lambda: alone
         )
         return engine.submit(strategy.propose(BUDGET)).result()

@@ -19,7 +19,7 @@ from draftloop.runtime import step
 from draftloop.runtime.awaited import Awaited
 from draftloop.runtime.engine import Engine
 from draftloop.runtime.forward import Task
-from draftloop.runtime.job import Job, in_turn
+from draftloop.runtime.job import Job, by_response_ratio
 from draftloop.runtime.step import ROUND_TOKENS, StepSize
 from draftloop.tree import ServiceTimings
 from tests.support.engine_tasks import steps, wish
@@ -129,7 +129,7 @@ def waiting(name: str, seconds: float, left: int) -> Job:
     ([("short", 0.1, 90), ("long", 60.0, 9000)], ["long", "short"]),  # it has waited long enough
 ])  # fmt: skip
 def test_whose_prompt_is_next(jobs: list[tuple[str, float, int]], order: list[str]) -> None:
-    turns = list(in_turn([waiting(*job) for job in jobs]))
+    turns = list(by_response_ratio([waiting(*job) for job in jobs]))
     named: list[Any] = [job.wish.slot for job in turns if job.wish is not None]
     assert named == order
 
@@ -137,7 +137,7 @@ def test_whose_prompt_is_next(jobs: list[tuple[str, float, int]], order: list[st
 def test_rounds_keep_their_places_between_prompts() -> None:
     jobs = [waiting("long", 1.0, 900), waiting("round", 1.0, 0), waiting("short", 1.0, 90)]
     jobs[1].wish = wish(FakeModel(), 1, "round")
-    assert list(in_turn(jobs)) == [jobs[2], jobs[1], jobs[0]]
+    assert list(by_response_ratio(jobs)) == [jobs[2], jobs[1], jobs[0]]
 
 
 def test_a_wish_beyond_the_step_runs_alone(engine: Engine) -> None:
@@ -231,9 +231,9 @@ async def test_a_loop_gets_what_the_task_returns_or_raises(engine: Engine) -> No
         yield from ()
         raise KeyError("inside")
 
-    assert await engine.awaited(steps(FakeModel(), 1, "done")) == "done"
+    assert await engine.submit_awaitable(steps(FakeModel(), 1, "done")) == "done"
     with pytest.raises(KeyError, match="inside"):
-        await engine.awaited(failing())
+        await engine.submit_awaitable(failing())
 
 
 async def test_a_task_that_no_loop_awaits_any_more_is_not_begun(engine: Engine) -> None:
@@ -244,7 +244,7 @@ async def test_a_task_that_no_loop_awaits_any_more_is_not_begun(engine: Engine) 
         yield from ()
 
     async def wait() -> None:
-        await engine.awaited(begin())
+        await engine.submit_awaitable(begin())
 
     gate = Gate(engine)
     waiting = asyncio.create_task(wait())
@@ -253,7 +253,7 @@ async def test_a_task_that_no_loop_awaits_any_more_is_not_begun(engine: Engine) 
     with pytest.raises(asyncio.CancelledError):
         await waiting
     gate.open()
-    assert await engine.awaited(steps(FakeModel(), 0, "next")) == "next"
+    assert await engine.submit_awaitable(steps(FakeModel(), 0, "next")) == "next"
     assert not begun.is_set()
 
 
@@ -264,8 +264,8 @@ async def test_an_error_that_nobody_waits_for_any_more_is_not_reported(engine: E
 
     reported: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, said: reported.append(said))
-    lost, given_up = engine.awaited(failing()), engine.awaited(failing())
-    assert await engine.awaited(steps(FakeModel(), 0, "next")) == "next"
+    lost, given_up = engine.submit_awaitable(failing()), engine.submit_awaitable(failing())
+    assert await engine.submit_awaitable(steps(FakeModel(), 0, "next")) == "next"
     given_up.cancel()
     del given_up
     gc.collect()
@@ -277,7 +277,7 @@ async def test_an_error_that_nobody_waits_for_any_more_is_not_reported(engine: E
 
 def test_an_engine_stops_beside_a_call_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise nothing could end its process."""
-    monkeypatch.setattr(engine_module, "LONGEST_END_S", 0.05)
+    monkeypatch.setattr(engine_module, "MAX_STOP_S", 0.05)
     engine, ended, begun = Engine(), threading.Event(), threading.Event()
 
     def hang() -> None:
@@ -295,7 +295,7 @@ def test_an_engine_stops_beside_a_call_that_hangs(monkeypatch: pytest.MonkeyPatc
 async def test_an_engine_that_stops_says_so_to_a_loop(engine: Engine) -> None:
     engine.stop()
     with pytest.raises(Unavailable, match="the engine is stopping"):
-        await engine.awaited(steps(FakeModel(), 0))
+        await engine.submit_awaitable(steps(FakeModel(), 0))
 
 
 def test_the_end_of_a_loop_is_no_error_of_the_other_thread() -> None:

@@ -12,7 +12,7 @@ import torch
 from draftloop.errors import InvalidInput, Overloaded, Unavailable
 from draftloop.runtime.engine import Engine
 from draftloop.runtime.forward import Forward, Task
-from draftloop.runtime.ruin import MOST_IN_A_ROW, OUT_OF_MEMORY, Ruin
+from draftloop.runtime.ruin import MAX_CONSECUTIVE_FAILURES, OUT_OF_MEMORY, Ruin
 from tests.support.engine_tasks import steps, wish
 from tests.support.gate import Gate
 from tests.support.toy_model import FakeModel
@@ -53,15 +53,15 @@ def fails(engine: Engine, model: FakeModel, failure: Exception) -> None:
 def test_forwards_that_go_on_to_fail_end_the_engine(mortal: Engine, broken: Broken) -> None:
     """Failures of any session count; a success in between shows that sessions were at fault."""
     model = FakeModel()
-    for _ in range(MOST_IN_A_ROW - 1):
+    for _ in range(MAX_CONSECUTIVE_FAILURES - 1):
         fails(mortal, model, RuntimeError("no"))
     mortal.submit(steps(model, 1)).result(WAIT_S)
-    for number in range(MOST_IN_A_ROW):
+    for number in range(MAX_CONSECUTIVE_FAILURES):
         mortal.call(lambda: None).result(WAIT_S)
         assert not broken.ends, number
         fails(mortal, model, RuntimeError("never again"))
     mortal.call(lambda: None).result(WAIT_S)
-    assert broken.ends == [("never again", MOST_IN_A_ROW)]
+    assert broken.ends == [("never again", MAX_CONSECUTIVE_FAILURES)]
 
 
 def test_requests_that_nobody_could_run_end_no_engine() -> None:
@@ -72,20 +72,20 @@ def test_requests_that_nobody_could_run_end_no_engine() -> None:
         tried.forward([wish(tried)])
 
     ruin = Ruin(broken, tries)
-    for _ in range(3 * MOST_IN_A_ROW):
-        ruin.failed(RuntimeError("this one only"))
+    for _ in range(3 * MAX_CONSECUTIVE_FAILURES):
+        ruin.record_failure(RuntimeError("this one only"))
     assert len(tried.batches) == 3 and not broken.ends
     tried.failure = torch.OutOfMemoryError("full")
-    for _ in range(MOST_IN_A_ROW):
-        ruin.failed(RuntimeError("this one only"))
+    for _ in range(MAX_CONSECUTIVE_FAILURES):
+        ruin.record_failure(RuntimeError("this one only"))
     assert not broken.ends
     tried.failure = Overloaded("all slots are held")  # held by the one whose forward fails, too
-    for _ in range(MOST_IN_A_ROW):
-        ruin.failed(RuntimeError("this one only"))
+    for _ in range(MAX_CONSECUTIVE_FAILURES):
+        ruin.record_failure(RuntimeError("this one only"))
     assert not broken.ends
     tried.failure = RuntimeError("any")
-    ruin.failed(RuntimeError("everybody's"))
-    assert broken.ends == [("everybody's", 2 * MOST_IN_A_ROW + 1)]
+    ruin.record_failure(RuntimeError("everybody's"))
+    assert broken.ends == [("everybody's", 2 * MAX_CONSECUTIVE_FAILURES + 1)]
 
 
 def no_memory_on_cpu() -> Exception:
@@ -105,7 +105,7 @@ def test_mistakes_and_lack_of_memory_end_no_engine(
     mortal: Engine, broken: Broken, failure: Exception
 ) -> None:
     model = FakeModel()
-    for _ in range(2 * MOST_IN_A_ROW):
+    for _ in range(2 * MAX_CONSECUTIVE_FAILURES):
         fails(mortal, model, failure)
     fails(mortal, model, RuntimeError("no"))
     mortal.call(lambda: None).result(WAIT_S)

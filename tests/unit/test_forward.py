@@ -273,7 +273,7 @@ def test_torchs_attention_beside_a_mask_goes_in_parts(
         return attention(query, *given, **more)
 
     monkeypatch.setattr(functional, "scaled_dot_product_attention", counted)
-    monkeypatch.setattr(tree_attention, "MOST_SCORES_OF_TORCH", 4 * len(PROMPT) * 4)
+    monkeypatch.setattr(tree_attention, "MAX_SCORES_OF_TORCH", 4 * len(PROMPT) * 4)
     held = pair.model.acquire()
     pair.run(held, PROMPT[:4])
     said = pair.run(held, PROMPT[4:-1], node_token_ids=PROMPT[-1:], node_parents=[ROOT])
@@ -288,7 +288,7 @@ def test_scores_that_are_written_out_are_bounded(
 ) -> None:
     """Attention takes as many rows at a time as fit, with the same logits."""
     pair = Pair(save_model(tmp_path, FAMILIES[kind]))
-    monkeypatch.setattr(tree_attention, "MOST_SCORES", 4 * len(PROMPT) * 3)
+    monkeypatch.setattr(tree_attention, "MAX_SCORES", 4 * len(PROMPT) * 3)
     held = pair.model.acquire()
     sizes: list[int] = []
     weights = Scoring.weights

@@ -31,7 +31,7 @@ for number, part in enumerate(parts):
     if number % 100:  # what is left keeps glibc from returning the rest by itself
         libc.free(part)
 before = resident()
-freed_memory.give_back()
+freed_memory.release_freed_memory()
 print(before - resident())
 """
 
@@ -67,5 +67,5 @@ def test_what_torch_keeps_of_freed_memory_is_free(monkeypatch: pytest.MonkeyPatc
 
 def test_freed_memory_goes_back_to_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     card = Card(monkeypatch, free=20, kept=30)
-    freed_memory.give_back()
+    freed_memory.release_freed_memory()
     assert card.free == 50

@@ -157,7 +157,7 @@ def test_of_siblings_that_promise_too_much_the_best_keeps_its_estimate() -> None
         (1, 2, 3, 4, 0), (ROOT,) * 4 + (1,), (0.3, 0.8, 0.8, 0.1, 0.9), (PHRASE,) * 5
     )
     strategy.candidates.offer(siblings, 8)
-    tree_nodes.settle(strategy.candidates._tree)
+    tree_nodes.normalize(strategy.candidates._tree)
     settled = strategy.candidates.nodes["estimate"]
     assert settled == pytest.approx([0.05, 0.8, 0.8 / 6, 0.1 / 6, 0.9])
     assert strategy.candidates.nodes["reach"][4] == pytest.approx(0.8 * 0.9)
@@ -168,7 +168,7 @@ def test_what_a_node_is_reached_with_follows_its_estimate_up_and_down() -> None:
     strategy.candidates.offer(DraftTree.chain([1, 2], PHRASE, [0.5, 0.5]), 8)
     for estimate in (0.8, 0.3):
         strategy.candidates.nodes["estimate"][:] = estimate
-        tree_nodes.settle(strategy.candidates._tree)
+        tree_nodes.normalize(strategy.candidates._tree)
         assert strategy.candidates.nodes["reach"] == pytest.approx([estimate, estimate**2])
 
 
@@ -227,7 +227,7 @@ def test_a_forward_is_credited_with_what_it_brings_in_where_its_ends_are_reached
 def test_of_equals_those_that_came_first_are_selected() -> None:
     """Parents come before children; otherwise a child could be selected without its parent."""
     values, places = np.array([0.5, 1.0, 1.0, 1.0]), np.zeros(4, np.int64)
-    assert tree_nodes.greatest(values, 4, 2, 0.0, places) == 2
+    assert tree_nodes.top_indices(values, 4, 2, 0.0, places) == 2
     assert places[:2].tolist() == [1, 2]
 
 
@@ -271,7 +271,9 @@ def test_scores_of_nothing_and_of_certainty(value: float) -> None:
 def grown_ahead(strategy: Fused, forwards: int = 1000) -> None:
     """Drafts ahead with at most `forwards` forward passes."""
     before = len(rows_of(strategy))
-    finish(strategy.ahead(lambda: len(rows_of(strategy)) - before < forwards), strategy.session)
+    finish(
+        strategy.draft_ahead(lambda: len(rows_of(strategy)) - before < forwards), strategy.session
+    )
 
 
 def exits_of(strategy: Fused) -> list[int]:
@@ -362,7 +364,7 @@ def test_nothing_is_left_of_a_forward_that_never_ended() -> None:
     for each in (strategy, plain):
         each.observe = lambda *_: None  # type: ignore[method-assign]
         draft(each, nodes=4, depth=2)
-    task = strategy.ahead(lambda: True)
+    task = strategy.draft_ahead(lambda: True)
     next(task)
     known = strategy.candidates  # nothing is known yet after the last node
     path = known.path_tokens(int(known.nodes["row"].argmax()))

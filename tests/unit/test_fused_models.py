@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from drafter_service.strategies.fused import Fused, _gain
 from drafter_service.ways import Way
-from drafter_service.weighing import Weighing
+from drafter_service.weighing import OfferRegression
 from draftloop.metrics import REGISTRY
 from draftloop.request import SamplingParameters
 from draftloop.tree import EMPTY_TREE, ROOT, DraftBudget, DraftTree, TokenSource, Verdict
@@ -132,19 +132,19 @@ def test_whoever_drafted_before_each_model_says_what_it_says_after_the_text(
         levels = levels_of(strategy)
         drafted = {Way.BOTH: levels, Way.LARGER: levels[:1], Way.SMALLER: levels[-1:]}[way]
         for level in drafted:
-            said = level.candidates._tree.said_tokens[ROOT]
+            said = level.candidates._tree.model_tokens[ROOT]
             assert said[0] == likeliest(level)
         if ahead:
-            finish(strategy.ahead(lambda: True), strategy.session)
+            finish(strategy.draft_ahead(lambda: True), strategy.session)
         taken = [tree.token_ids[0], *tokens] if ahead else tokens
         told(strategy, taken)
         for each in strategy.session.levels():
             assert each.slot.length <= len(each.committed) == len(strategy.session.committed)
 
 
-def has_learned(reviews: Weighing) -> bool:
+def has_learned(reviews: OfferRegression) -> bool:
     """Whether the weights have changed."""
-    return not np.array_equal(reviews.weights, Weighing().weights)
+    return not np.array_equal(reviews.weights, OfferRegression().weights)
 
 
 def test_those_learn_that_drafted() -> None:

@@ -372,15 +372,15 @@ def test_free_sources_are_asked_in_every_round() -> None:
 
 def test_patience_doubles_to_its_limit_and_ends_with_success() -> None:
     patience = Patience(4)
-    tries = [number for number in range(20) if patience.takes(False)]
+    tries = [number for number in range(20) if patience.should_try(False)]
     assert tries == [0, 3, 8, 13, 18]
-    assert patience.takes(True)
-    assert patience.takes(False)
+    assert patience.should_try(True)
+    assert patience.should_try(False)
 
 
 def test_a_dear_try_waits_longer_than_others_ever_do_and_not_for_ever() -> None:
     """The first try is not priced."""
     for price, waited in ((30.0, 31), (1e9, 16 * 4 + 1)):
         patience = Patience(4)
-        tries = [number for number in range(200) if patience.takes(False, at_least=price)]
+        tries = [number for number in range(200) if patience.should_try(False, at_least=price)]
         assert tries == list(range(0, 200, waited))

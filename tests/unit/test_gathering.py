@@ -16,7 +16,7 @@ from draftloop.cost_line import CostLine
 from draftloop.runtime import gathering as gathering_module
 from draftloop.runtime.engine import Engine
 from draftloop.runtime.forward import Forward, Task
-from draftloop.runtime.gathering import FIRST_DEVIATION, LONGEST_ABSENCE_NS, Gathering
+from draftloop.runtime.gathering import FIRST_DEVIATION, MAX_ABSENCE_NS, Gathering
 from draftloop.runtime.kv_cache import Slot
 from draftloop.runtime.model import LanguageModel
 from draftloop.tree import ServiceTimings
@@ -41,12 +41,12 @@ ROWS_FIRST = line(10, 20, 40, 80, 160)  # together costs as much as apart
 def seen(gathering: Gathering, party: str, absence_ms: float, rows: int = 1, times: int = 4) -> int:
     """A session that was away `times` times and has left again; returns when it left."""
     now = 0
-    gathering.asked(party, rows, now)
+    gathering.record_request(party, rows, now)
     for _ in range(times):
-        gathering.answered(party, now)
+        gathering.record_answer(party, now)
         now += round(absence_ms * MS)
-        gathering.asked(party, rows, now)
-    gathering.answered(party, now)
+        gathering.record_request(party, rows, now)
+    gathering.record_answer(party, now)
     return now
 
 
@@ -56,34 +56,34 @@ def gathering_of(costs: CostLine) -> Gathering:
 
 def test_nobody_is_waited_for_who_is_not_known() -> None:
     gathering = gathering_of(WEIGHTS_FIRST)
-    assert gathering.patience_ns(1, 1, 0) == 0
-    gathering.answered("never asked", 0)
-    gathering.asked("once", 1, 0)
-    gathering.answered("once", 0)
-    assert gathering.patience_ns(1, 1, 0) == 0
+    assert gathering.wait_ns(1, 1, 0) == 0
+    gathering.record_answer("never asked", 0)
+    gathering.record_request("once", 1, 0)
+    gathering.record_answer("once", 0)
+    assert gathering.wait_ns(1, 1, 0) == 0
 
 
 def test_who_comes_back_soon_is_waited_for_where_rows_are_cheap() -> None:
     gathering = gathering_of(WEIGHTS_FIRST)
     left = seen(gathering, "soon", 2)
-    patience = gathering.patience_ns(1, 1, left)
+    patience = gathering.wait_ns(1, 1, left)
     assert 2 * MS <= patience <= 3 * MS
-    assert gathering.patience_ns(1, 1, left + MS) == patience - MS
-    assert gathering.patience_ns(1, 1, left + 4 * MS) == 0  # overdue
-    gathering.gone("soon")
-    assert gathering.patience_ns(1, 1, left) == 0
+    assert gathering.wait_ns(1, 1, left + MS) == patience - MS
+    assert gathering.wait_ns(1, 1, left + 4 * MS) == 0  # overdue
+    gathering.remove("soon")
+    assert gathering.wait_ns(1, 1, left) == 0
 
 
 def test_who_comes_back_unsteadily_is_waited_for_a_little_longer() -> None:
     gathering = gathering_of(WEIGHTS_FIRST)
     left = seen(gathering, "soon", 2, times=1)
-    assert gathering.patience_ns(1, 1, left) == 2 * MS * (1 + FIRST_DEVIATION)
+    assert gathering.wait_ns(1, 1, left) == 2 * MS * (1 + FIRST_DEVIATION)
     now = left
     for number in range(40):
         now += (1 + number % 2 * 2) * MS  # 1 and 3 ms in turn
-        gathering.asked("soon", 1, now)
-        gathering.answered("soon", now)
-    assert gathering.patience_ns(1, 1, now) > 2.7 * MS
+        gathering.record_request("soon", 1, now)
+        gathering.record_answer("soon", now)
+    assert gathering.wait_ns(1, 1, now) > 2.7 * MS
 
 
 def test_what_a_wait_brings_must_be_clearly_more() -> None:
@@ -91,19 +91,19 @@ def test_what_a_wait_brings_must_be_clearly_more() -> None:
     for together, waits in ((16.5, False), (15.0, True)):
         gathering = gathering_of(line(10, together))
         left = seen(gathering, "soon", 2)
-        assert (gathering.patience_ns(1, 1, left) > 0) is waits
+        assert (gathering.wait_ns(1, 1, left) > 0) is waits
 
 
 def test_nobody_is_waited_for_where_every_row_costs_as_much() -> None:
     gathering = gathering_of(ROWS_FIRST)
     left = seen(gathering, "soon", 2)
-    assert gathering.patience_ns(1, 1, left) == 0
+    assert gathering.wait_ns(1, 1, left) == 0
 
 
 def test_who_stays_away_as_long_as_a_forward_takes_is_not_waited_for() -> None:
     gathering = gathering_of(WEIGHTS_FIRST)
     left = seen(gathering, "drafts", 12)
-    assert gathering.patience_ns(1, 1, left) == 0
+    assert gathering.wait_ns(1, 1, left) == 0
 
 
 def test_the_wait_is_for_those_who_raise_the_answers_a_second() -> None:
@@ -111,21 +111,21 @@ def test_the_wait_is_for_those_who_raise_the_answers_a_second() -> None:
     seen(gathering, "soon", 2)
     seen(gathering, "late", 9)
     for party in ("soon", "late"):
-        gathering.answered(party, 100 * MS)
-    patience = gathering.patience_ns(1, 1, 100 * MS)
+        gathering.record_answer(party, 100 * MS)
+    patience = gathering.wait_ns(1, 1, 100 * MS)
     assert 2 * MS <= patience <= 3 * MS
 
 
 def test_a_long_absence_is_forgotten_with_what_was_known() -> None:
     gathering = gathering_of(WEIGHTS_FIRST)
     left = seen(gathering, "pauses", 2)
-    back = left + LONGEST_ABSENCE_NS + MS
-    gathering.asked("pauses", 1, back)
-    gathering.answered("pauses", back)
-    assert gathering.patience_ns(1, 1, back) == 0
-    gathering.asked("pauses", 1, back + 2 * MS)
-    gathering.answered("pauses", back + 2 * MS)
-    assert gathering.patience_ns(1, 1, back + 2 * MS) > 0
+    back = left + MAX_ABSENCE_NS + MS
+    gathering.record_request("pauses", 1, back)
+    gathering.record_answer("pauses", back)
+    assert gathering.wait_ns(1, 1, back) == 0
+    gathering.record_request("pauses", 1, back + 2 * MS)
+    gathering.record_answer("pauses", back + 2 * MS)
+    assert gathering.wait_ns(1, 1, back + 2 * MS) > 0
 
 
 @given(
@@ -142,8 +142,8 @@ def test_a_wait_never_lowers_the_answers_a_second(
         seen(gathering, str(number), absence)
     now = 10_000 * MS
     for number in range(len(absences)):
-        gathering.answered(str(number), now)
-    patience = gathering.patience_ns(waiting, waiting, now)
+        gathering.record_answer(str(number), now)
+    patience = gathering.wait_ns(waiting, waiting, now)
     if patience:
         # at the latest moment that a session is due, deviations included
         come = sum(absence * MS * 0.999 <= patience for absence in absences)
@@ -153,7 +153,7 @@ def test_a_wait_never_lowers_the_answers_a_second(
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
-    monkeypatch.setattr(gathering_module, "LONGEST_ABSENCE_NS", 60_000 * MS)
+    monkeypatch.setattr(gathering_module, "MAX_ABSENCE_NS", 60_000 * MS)
     running = Engine(gathering=gathering_of(line(5000, 5000, 5000)))
     yield running
     running.stop()
@@ -217,9 +217,9 @@ def test_a_session_with_several_slots_is_one(engine: Engine) -> None:
     model = FakeModel()
     for slots_in_turn in ("ab", "ba", "ab", "ba"):
         asked = cascade(engine, model, slots_in_turn)
-        assert not engine.submit(asked, party=cast(Slot, "ab")).result(WAIT_S)
+        assert not engine.submit(asked, session_slot=cast(Slot, "ab")).result(WAIT_S)
         time.sleep(AWAY_S)
-    engine.submit(cascade(engine, model, "ab"), party=cast(Slot, "ab")).result(WAIT_S)
+    engine.submit(cascade(engine, model, "ab"), session_slot=cast(Slot, "ab")).result(WAIT_S)
     assert is_alone(engine, "ab")
     leave(engine, "ab")
 
@@ -229,20 +229,20 @@ def cascade(engine: Engine, model: FakeModel, slots_in_turn: str) -> Task[bool]:
     away = False
     for slot in slots_in_turn:
         yield Forward(cast(LanguageModel, model), cast(Slot, slot), [0])
-        away |= engine._gathering.anybody_away
+        away |= engine._gathering.has_absent
     return away
 
 
 def is_alone(engine: Engine, slot: str) -> bool:
     def asking() -> Task[bool]:
         yield from ()
-        return engine.alone
+        return engine.is_alone
 
-    return engine.submit(asking(), party=cast(Slot, slot)).result(WAIT_S)
+    return engine.submit(asking(), session_slot=cast(Slot, slot)).result(WAIT_S)
 
 
 def leave(engine: Engine, slot: str) -> None:
-    engine.call(functools.partial(engine.leaves, cast(Slot, slot))).result(WAIT_S)
+    engine.call(functools.partial(engine.session_ended, cast(Slot, slot))).result(WAIT_S)
 
 
 def test_a_forward_says_how_many_wait_behind_it() -> None:
@@ -262,8 +262,8 @@ def test_a_forward_says_how_many_wait_behind_it() -> None:
 def test_whoever_was_there_at_the_start_is_nobody_to_wait_for() -> None:
     """A warm-up's sessions never end."""
     gathering = Gathering(lambda: line(1.0))
-    gathering.asked("warm-up", 1, now=0)
-    gathering.answered("warm-up", now=1)
-    assert gathering.anybody_away
+    gathering.record_request("warm-up", 1, now=0)
+    gathering.record_answer("warm-up", now=1)
+    assert gathering.has_absent
     gathering.forget()
-    assert not gathering.anybody_away
+    assert not gathering.has_absent

@@ -10,7 +10,7 @@ import pytest
 from draftloop.config import bundled_model
 from draftloop.grammar import Grammar
 from draftloop.grammars.matching import Vocabulary
-from draftloop.grammars.objects import closed
+from draftloop.grammars.objects import close_objects
 from orchestrator.gateway.tools.grammar import json_value
 
 NUMBER: Any = {"type": "integer"}
@@ -57,7 +57,7 @@ def test_so_have_arguments_of_required_calls() -> None:
     ],
 )  # fmt: skip
 def test_objects_within_a_schema(said: Any, held: Any) -> None:
-    assert closed(said) == held
+    assert close_objects(said) == held
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_objects_within_a_schema(said: Any, held: Any) -> None:
     ],
 )
 def test_objects_that_need_others_may_have_them(said: Any) -> None:
-    assert closed(said) == said
+    assert close_objects(said) == said
 
 
 @pytest.mark.parametrize(
@@ -94,4 +94,4 @@ def test_objects_that_need_others_may_have_them(said: Any) -> None:
 def test_schemas_that_speak_of_one_object_stay_as_they_are(together: Any) -> None:
     """Closed by each schema on its own, it could not have the properties of the others."""
     said = {"type": "array", "items": together, "$defs": {"B": B}}
-    assert closed(said) == said
+    assert close_objects(said) == said

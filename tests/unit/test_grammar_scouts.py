@@ -95,7 +95,7 @@ def test_a_scout_that_is_lost_is_replaced(known: Grammars, monkeypatch: pytest.M
             if not lost:
                 lost.append(self)
                 self._matcher.consume_token(END)
-                assert self.lost
+                assert self.has_failed
             return super().at(path)
 
     monkeypatch.setattr(grammars, "Scout", Lost)

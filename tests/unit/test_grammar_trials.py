@@ -21,7 +21,7 @@ from tokenizers import Tokenizer, models
 
 from draftloop.config import bundled_model
 from draftloop.errors import InvalidInput, Overloaded, Unavailable
-from draftloop.grammar import MOST_LETTERS, Grammar
+from draftloop.grammar import MAX_LETTERS, Grammar
 from draftloop.grammars.trial import TOO_LARGE, TOO_LONG
 from orchestrator import grammar_trials
 from orchestrator.grammar_trials import GrammarTrials
@@ -234,8 +234,8 @@ async def test_a_tokenizer_of_which_nobody_knows_the_bytes(tmp_path: Path) -> No
         (Grammar("choice", "[1]"), "grammar.choice: must be a JSON list of texts"),
         (Grammar("grammar", 'start: "a" | foo'), "unknown name"),
         (Grammar("grammar", "root ::= ("), "grammar.grammar: "),
-        (Grammar("regex", ""), f"must have from 1 to {MOST_LETTERS} characters; got '0 char"),
-        (Grammar("regex", "a" * (MOST_LETTERS + 1)), f"must have from 1 to {MOST_LETTERS} char"),
+        (Grammar("regex", ""), f"must have from 1 to {MAX_LETTERS} characters; got '0 char"),
+        (Grammar("regex", "a" * (MAX_LETTERS + 1)), f"must have from 1 to {MAX_LETTERS} char"),
         (Grammar("xml", "a"), "grammar: must be one of json_schema, regex, choice, grammar"),  # type: ignore[arg-type]
     ],
 )

@@ -84,7 +84,7 @@ def test_sessions_of_one_grammar_do_not_share_their_place(
     known: Grammars, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each session has its own state, even if another grammar was used in between."""
-    monkeypatch.setattr(grammars, "MOST_KEPT", 1)
+    monkeypatch.setattr(grammars, "MAX_CACHED", 1)
     first = known.follow(Grammar("regex", "abc"))
     first.observe([LETTERS["a"]])
     known.follow(Grammar("regex", "c"))
@@ -101,7 +101,7 @@ def test_filters_see_what_is_left(known: Grammars) -> None:
     logits = torch.zeros(1, VOCABULARY_SIZE)
     logits[0, LETTERS["c"]], logits[0, LETTERS["b"]] = 5.0, 1.0
     assert sampler.choose(logits, [7], [[]]) == [LETTERS["b"]]
-    assert not sampler.plain
+    assert not sampler.is_plain
 
 
 def test_a_filter_lets_tokens_in_for_those_that_the_grammar_forbids(known: Grammars) -> None:

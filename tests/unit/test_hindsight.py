@@ -96,7 +96,7 @@ def test_behind_the_first_token_of_a_passage_that_comes_again_the_rest_is_free()
     passage = list(range(20, 30))
     text = [*passage, 1, 2, *passage, 3, 4, *passage, 5]
     phrases = unread(text)
-    for _ in phrases.reading():
+    for _ in phrases.index_steps():
         pass
     now = [*text, *passage[:6]]
     with_rest = took(NOTHING, now, 6, known=phrases)

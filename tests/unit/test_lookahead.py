@@ -228,8 +228,8 @@ def test_a_prompt_enters_the_pool_in_pieces_as_if_at_once() -> None:
     inserted = NgramPool(parameters.ngram, parameters.pool_size)
     inserted.extend(text)
     read, begun, fresh = (LookaheadSource(parameters, text) for _ in range(3))
-    assert len(list(read.reading())) == 4
-    next(begun.reading())
+    assert len(list(read.index_steps())) == 4
+    next(begun.index_steps())
     drafts = [source.propose(text, budget) for source in (read, begun, fresh)]
     assert drafts[0] == drafts[1] == drafts[2]
     most = budget.max_nodes // (parameters.ngram - 1)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draftloop.max_gram import LONGEST_SUFFIX, MOST_COPIED, MaxGram
+from draftloop.max_gram import MAX_COPIED, MAX_SUFFIX, MaxGram
 
 TOKENS = st.lists(st.integers(0, 3), max_size=40)
 
@@ -22,7 +22,7 @@ def naive(
     places = [
         (length, place)
         for place in range(1, len(text))
-        for length in range(1, min(LONGEST_SUFFIX, place, len(written)) + 1)
+        for length in range(1, min(MAX_SUFFIX, place, len(written)) + 1)
         if list(text[place - length : place]) == written[len(written) - length :]
     ]
     if not places:
@@ -30,7 +30,7 @@ def naive(
     matched, source = max(places)
     proposed: list[tuple[int, float]] = []
     while len(proposed) < most and not (proposed and proposed[-1][0] in stops):
-        if len(proposed) < MOST_COPIED:
+        if len(proposed) < MAX_COPIED:
             token, score = written[source + len(proposed)], matched / (matched + 1)
         else:
             pairs = list(zip(text, text[1:], strict=False))

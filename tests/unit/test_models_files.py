@@ -81,7 +81,7 @@ def test_a_log_that_a_kill_cut_goes_on_from_the_checkpoint(
         stream.write('{"tokens": 4')
     monkeypatch.setattr("models.card.CACHE_DIR", tmp_path)
     assert card.known_runs()["run"] == {"tokens": 30, "minutes": 30}
-    run_log.go_on(log, 20)
+    run_log.truncate_after(log, 20)
     run_log.add(log, {"tokens": 25, "seconds": 1500.0})
     assert [record["tokens"] for record in run_log.read(log)] == [10, 20, 25]
 

@@ -30,7 +30,7 @@ from models.architecture import (  # noqa: E402
     silence,
     thinned,
 )
-from models.checkpoint import BUNDLED, Checkpoint, left_by  # noqa: E402
+from models.checkpoint import BUNDLED, Checkpoint, state_of_run  # noqa: E402
 from models.evaluate import agreement, shares  # noqa: E402
 from models.layout import DRAFTER_DIR  # noqa: E402
 from models.muon import Rates, new_momenta, orthogonalise, share_out, update  # noqa: E402
@@ -286,14 +286,14 @@ def test_a_thinned_model_has_the_layers_that_were_kept_and_nothing_of_the_others
 
 def test_bundled_models_have_the_shapes_that_the_scripts_train() -> None:
     for name, configured in CONFIGURATIONS.items():
-        said, shipped = configured(), left_by(BUNDLED, bundled_model(name)).model.config
+        said, shipped = configured(), state_of_run(BUNDLED, bundled_model(name)).model.config
         for size in ("hidden_size", "num_hidden_layers", "intermediate_size", "vocab_size"):
             assert getattr(shipped, size) == getattr(said, size), (name, size)
     assert CONFIGURATIONS["drafter-large"]().num_hidden_layers == len(LARGE_DRAFTER_LAYERS)
 
 
 def test_a_run_goes_on_from_the_shipped_weights_with_counts_of_its_own() -> None:
-    left = left_by(BUNDLED, DRAFTER_DIR)
+    left = state_of_run(BUNDLED, DRAFTER_DIR)
     assert (left.tokens, left.step) == (0, 0)
     assert left.model.dtype == torch.float32
     assert left.momenta.keys() == dict(left.model.named_parameters()).keys()

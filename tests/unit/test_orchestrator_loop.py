@@ -157,7 +157,7 @@ async def test_nor_does_it_speak_against_drafting(tokenizer: Tokenizer) -> None:
     """What drafts bring is learned only from drafts that were judged."""
 
     class Pairs:
-        def reading(self) -> Iterator[None]:
+        def index_steps(self) -> Iterator[None]:
             return iter(())
 
         def propose(self, committed: Sequence[int], budget: DraftBudget) -> DraftTree:
@@ -249,7 +249,7 @@ class Reads:
         self.left = pieces
         self.calls: list[tuple[str, int]] = []
 
-    def reading(self) -> Iterator[None]:
+    def index_steps(self) -> Iterator[None]:
         while self.left:
             self.left -= 1
             yield

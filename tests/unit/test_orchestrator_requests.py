@@ -94,8 +94,8 @@ async def test_an_answer_that_ends_itself_may_fill_the_context(
     model = replace(MODEL, context_length=2000 if ends_itself else 15)
     request = await reader.read(replace(SAID, ends_itself=ends_itself), model)
     assert request.max_tokens == expected
-    assert request.likely_left(3) == min(expected, LIKELY_ANSWER)
-    assert request.likely_left(3 + expected) == 0
+    assert request.expected_remaining(3) == min(expected, LIKELY_ANSWER)
+    assert request.expected_remaining(3 + expected) == 0
 
 
 async def test_the_end_of_the_text_can_be_ignored(reader: RequestReader) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from drafter_service.session import DrafterSession, SessionRequest
-from drafter_service.shared import Shared
+from drafter_service.shared import StrategyFactory
 from drafter_service.strategies import Strategy
 from drafter_service.strategies.chain import Drafted
 from drafter_service.strategies.ouroboros import Ouroboros
@@ -84,7 +84,7 @@ def test_the_papers_windows_stay_whole_in_the_default_room(
     rounds(strategy, 10)
     assert strategy._window is not None
     assert [len(row) for row in strategy._window.rows] == [window] * (ngram - 1)
-    guesses = strategy._beside(Drafted())
+    guesses = strategy._next_guesses(Drafted())
     guesses.validate(vocabulary_size=VOCABULARY, max_nodes=63)
     assert len(strategy._window._last_row) >= columns
 
@@ -185,7 +185,7 @@ def test_so_many_phrases_ride_along_before_the_window_is_full(most: int) -> None
     """In the reference code, the pool is of no use until then."""
     lookahead = LookaheadParameters(window=2, ngram=5, candidates=most)
     strategy = drafting(lookahead, text=[*FORKS, 3])
-    phrases = of_phrases(strategy._beside(Drafted()))
+    phrases = of_phrases(strategy._next_guesses(Drafted()))
     assert strategy._window is not None and len(strategy._window.rows) == 1
     assert leaves_of(phrases) == most and len(phrases) > most
 
@@ -193,7 +193,7 @@ def test_so_many_phrases_ride_along_before_the_window_is_full(most: int) -> None
 def test_ngrams_of_the_window_are_phrases_that_count_less_than_text() -> None:
     """Each n-gram has two tokens, with which the reference crashes."""
     strategy = drafting(LookaheadParameters(window=1, ngram=2, candidates=1), text=[5, 6, 9])
-    guesses, phrases = strategy._beside(Drafted()), strategy._phrases
+    guesses, phrases = strategy._next_guesses(Drafted()), strategy._phrases
     assert guesses.token_ids == (5,) and phrases is not None
     strategy._learn_ngrams([77])
     assert phrases.propose([5], DraftBudget(max_nodes=2, max_depth=1)).token_ids == (6, 77)
@@ -202,7 +202,7 @@ def test_ngrams_of_the_window_are_phrases_that_count_less_than_text() -> None:
 def test_without_drafting_by_phrases_nothing_rides_along() -> None:
     # No guesses are checked in the draft model's forward.
     strategy = drafting(LookaheadParameters(), text=[*FORKS, 3], draft_by_phrases=False)
-    assert len(strategy._beside(Drafted())) == 0
+    assert len(strategy._next_guesses(Drafted())) == 0
 
 
 def count_on(prefix: Sequence[int]) -> Tensor:
@@ -221,18 +221,18 @@ def test_phrases_follow_a_chain_whose_stop_token_was_cut_off() -> None:
 
 
 @pytest.fixture
-def shared() -> Shared:
-    return Shared(PhraseStore(PhraseSettings(phrases_url="memory://")))
+def shared() -> StrategyFactory:
+    return StrategyFactory(PhraseStore(PhraseSettings(phrases_url="memory://")))
 
 
-def made(shared: Shared, request: SessionRequest, **options: Any) -> Strategy:
+def made(shared: StrategyFactory, request: SessionRequest, **options: Any) -> Strategy:
     model = model_of(**options)
     return shared.strategy(
         request, [(model, model.acquire())], prefill_chunk_tokens=64, is_alone=lambda: False
     )
 
 
-def test_a_long_output_keeps_the_requests_own_text(shared: Shared) -> None:
+def test_a_long_output_keeps_the_requests_own_text(shared: StrategyFactory) -> None:
     """The table had been sized for 512 tokens and lost two thirds of a long text."""
     strategy = made(shared, request_of(TEXT), context_length=4096)
     phrases = strategy.session.phrases
@@ -245,7 +245,7 @@ def test_a_long_output_keeps_the_requests_own_text(shared: Shared) -> None:
     assert sum(known) > 0.95 * len(known)
 
 
-def test_strategies_learn_apart_how_far_to_believe_themselves(shared: Shared) -> None:
+def test_strategies_learn_apart_how_far_to_believe_themselves(shared: StrategyFactory) -> None:
     """Scores, runs and acceptances of `cascade` mean something else."""
     learned = {
         name: made(shared, request_of(TEXT, name)).session.experience.calibration
@@ -256,7 +256,7 @@ def test_strategies_learn_apart_how_far_to_believe_themselves(shared: Shared) ->
     assert again is learned["cascade"]
 
 
-def test_requests_learn_together_whether_guesses_pay(shared: Shared) -> None:
+def test_requests_learn_together_whether_guesses_pay(shared: StrategyFactory) -> None:
     """Except those with a different window, whose cost differs."""
     narrow = OuroborosParameters(lookahead=LookaheadParameters(window=2, candidates=2))
     usual, too, other = (

@@ -136,7 +136,7 @@ def test_a_chain_goes_on_in_one_call_behind_a_forward_with_guesses(
         turns = iter((True,))
         strategy._window = LookaheadWindow(LookaheadParameters(), PROMPT)  # guesses are wanted
         with (
-            mock.patch.object(strategy, "_beside", lambda _: guesses),
+            mock.patch.object(strategy, "_next_guesses", lambda _: guesses),
             mock.patch.object(strategy._choice, "takes_first", lambda: next(turns, False)),
         ):
             return wishes(strategy)
@@ -233,7 +233,7 @@ def test_nodes_that_were_drafted_ahead_fit_the_arrays(tmp_path: Path) -> None:
             tree, _ = finished(strategy.propose(budget), model)
             arrays = strategy.candidates._tree
             assert arrays.state["nodes"][0] < len(arrays.nodes)
-            finished(strategy.ahead(lambda: True), model)
+            finished(strategy.draft_ahead(lambda: True), model)
             told(strategy, [tree.token_ids[0]])
         model.cache.release(strategy.session.slot)
 
@@ -354,7 +354,9 @@ def test_sessions_that_wait_together_share_their_forward(toy: LanguageModel) -> 
             session_id="test", token_ids=tuple(PROMPT), prompt_length=len(PROMPT),
             sampling=SamplingParameters(temperature=0.8, seed=seed),
         )  # fmt: skip
-        session = verifier.VerifierSession(toy, toy.acquire(), asked, is_alone=lambda: engine.alone)
+        session = verifier.VerifierSession(
+            toy, toy.acquire(), asked, is_alone=lambda: engine.is_alone
+        )
         sessions.append(session)
     gate, timings = threading.Event(), [ServiceTimings(), ServiceTimings()]
     engine.call(gate.wait)

@@ -8,7 +8,7 @@ import pytest
 
 from phrase_store.breaker import BreakerPolicy, BreakerState, CircuitBreaker
 
-POLICY = BreakerPolicy(failures=3, first_pause_s=1.0, longest_pause_s=5.0, growth=2.0)
+POLICY = BreakerPolicy(failures=3, first_pause_s=1.0, max_pause_s=5.0, growth=2.0)
 
 
 @dataclass
@@ -30,17 +30,17 @@ def opened(script: Script) -> CircuitBreaker:
 
 def fails_thrice(breaker: CircuitBreaker) -> None:
     for state in (BreakerState.CLOSED, BreakerState.CLOSED, BreakerState.OPEN):
-        breaker.failed()
+        breaker.record_failure()
         assert breaker.state is state
 
 
 def test_calls_go_through_at_first_and_after_single_failures() -> None:
     breaker = Script().breaker()
     for _ in range(5):
-        assert breaker.admits() and breaker.wait_s() == 0
-        breaker.failed()
-        breaker.failed()
-        breaker.succeeded()  # only failures in a row count
+        assert breaker.allows_call() and breaker.wait_s() == 0
+        breaker.record_failure()
+        breaker.record_failure()
+        breaker.record_success()  # only failures in a row count
     assert breaker.state is BreakerState.CLOSED
 
 
@@ -48,9 +48,9 @@ def test_failures_in_a_row_open_it_and_only_the_last_one_tells() -> None:
     script = Script()
     breaker = opened(script)
     assert breaker.state is BreakerState.OPEN
-    assert not breaker.admits() and breaker.wait_s() == 1.0
+    assert not breaker.allows_call() and breaker.wait_s() == 1.0
     script.now += 0.75
-    assert not breaker.admits() and breaker.wait_s() == 0.25
+    assert not breaker.allows_call() and breaker.wait_s() == 0.25
 
 
 def test_after_the_pause_one_caller_finds_out_for_all() -> None:
@@ -58,17 +58,17 @@ def test_after_the_pause_one_caller_finds_out_for_all() -> None:
     breaker = opened(script)
     script.now += 1.0
     assert breaker.wait_s() == 0.0
-    assert breaker.admits() and breaker.state is BreakerState.HALF_OPEN
-    assert not breaker.admits() and breaker.wait_s() > 0
-    breaker.succeeded()
-    assert breaker.wait_s() == 0 and breaker.admits() and breaker.admits()
+    assert breaker.allows_call() and breaker.state is BreakerState.HALF_OPEN
+    assert not breaker.allows_call() and breaker.wait_s() > 0
+    breaker.record_success()
+    assert breaker.wait_s() == 0 and breaker.allows_call() and breaker.allows_call()
 
 
 def test_a_pause_that_is_long_over_is_no_wait() -> None:
     script = Script()
     breaker = opened(script)
     script.now += 60.0
-    assert breaker.wait_s() == 0.0 and breaker.admits()
+    assert breaker.wait_s() == 0.0 and breaker.allows_call()
 
 
 def test_pauses_grow_up_to_the_longest_and_start_again_after_a_success() -> None:
@@ -78,12 +78,12 @@ def test_pauses_grow_up_to_the_longest_and_start_again_after_a_success() -> None
     for _ in range(5):
         pauses.append(breaker.wait_s())
         script.now += pauses[-1]
-        assert breaker.admits()
-        breaker.failed()
+        assert breaker.allows_call()
+        breaker.record_failure()
     assert pauses == [1.0, 2.0, 4.0, 5.0, 5.0]
     script.now += 5.0
-    assert breaker.admits()
-    breaker.succeeded()
+    assert breaker.allows_call()
+    breaker.record_success()
     fails_thrice(breaker)
     assert breaker.wait_s() == 1.0
 
@@ -92,14 +92,14 @@ def test_a_call_that_began_before_it_opened_changes_nothing_when_it_fails() -> N
     script = Script()
     breaker = opened(script)
     script.now += 0.5
-    breaker.failed()
+    breaker.record_failure()
     assert breaker.wait_s() == 0.5
 
 
 def test_a_call_that_began_before_it_opened_closes_it_when_it_succeeds() -> None:
     breaker = opened(Script())
-    breaker.succeeded()
-    assert breaker.admits()
+    breaker.record_success()
+    assert breaker.allows_call()
 
 
 @pytest.mark.parametrize("chance, pause", [(0.0, 1.0), (0.5, 0.75), (1.0, 0.5)])

@@ -21,10 +21,10 @@ from draftloop.calibration import Calibration
 from draftloop.phrase import MAX_CONTEXT, Phrase
 from draftloop.tree import ROOT, DraftBudget, DraftTree, TokenSource, Verdict
 from phrase_store import growth
-from phrase_store.counts import MOST_CONTINUATIONS, WAYS
+from phrase_store.counts import MAX_CONTINUATIONS, WAYS
 from phrase_store.index import Grown, PhraseIndex, grow, warm_up
 from phrase_store.session import PhraseSession
-from phrase_store.stops import in_order
+from phrase_store.stops import sorted_stops
 
 VOCABULARY = 6
 MIB = 1 << 20
@@ -57,7 +57,7 @@ def grown(
 ) -> Grown:
     budget = DraftBudget(max_nodes=nodes, max_depth=depth, least_path_probability=least)
     known = calibration or Calibration()
-    return grow(context, budget, shared=shared, own=own, calibration=known, most_leaves=leaves)
+    return grow(context, budget, shared=shared, own=own, calibration=known, max_leaves=leaves)
 
 
 def first(
@@ -179,7 +179,12 @@ def test_stop_tokens_take_away_what_is_behind_them_and_nothing_else(
 
     def paths(stops: set[int]) -> set[tuple[int, ...]]:
         tree = grow(
-            context, budget, shared=index, own=None, calibration=calibration, stops=in_order(stops)
+            context,
+            budget,
+            shared=index,
+            own=None,
+            calibration=calibration,
+            stops=sorted_stops(stops),
         ).tree
         return {tuple(tree.token_ids[at] for at in tree.path(node)) for node in range(len(tree))}
 
@@ -290,13 +295,13 @@ def test_one_context_keeps_its_best_continuations() -> None:
     for token in range(20):
         index.insert([Phrase((1,), (token,))] * (2 if token in (3, 4) else 1))
     tokens = grown((1,), shared=index, nodes=20, depth=1).tree.token_ids
-    assert len(tokens) <= MOST_CONTINUATIONS and set(tokens[:2]) == {3, 4}
+    assert len(tokens) <= MAX_CONTINUATIONS and set(tokens[:2]) == {3, 4}
 
 
 def test_one_context_has_no_more_continuations_than_a_draft_can_use() -> None:
     index = new_index()
-    index.insert([Phrase((1,), (token,)) for token in range(MOST_CONTINUATIONS + 3)])
-    assert index.entries == MOST_CONTINUATIONS and index.evictions == 3
+    index.insert([Phrase((1,), (token,)) for token in range(MAX_CONTINUATIONS + 3)])
+    assert index.entries == MAX_CONTINUATIONS and index.evictions == 3
 
 
 def test_what_is_cleared_is_forgotten() -> None:

@@ -30,9 +30,9 @@ def test_a_first_text_is_counted_in_pieces_as_if_at_once() -> None:
     waiting = [PhraseSession(text, 16, prediction=prediction) for _ in range(3)]
     table = own(waiting[0]).table
     assert not table.words.any()
-    seen = [int(table.state[0]) for _ in waiting[0].reading()]
+    seen = [int(table.state[0]) for _ in waiting[0].index_steps()]
     assert seen == [512, 600, 1112, 1624, 1900]  # the clock: one tick per token
-    next(waiting[1].reading())
+    next(waiting[1].index_steps())
     whole = PhraseIndex(max_bytes=table.words.nbytes)
     whole.extend((), prediction)
     whole.extend((), text)
@@ -45,7 +45,7 @@ def test_what_comes_after_a_first_text_is_counted_behind_it() -> None:
     """If it comes before the first text has been counted, the rest of that is counted first."""
     text = [1, 2, 3, 1, 2, 4] * 200
     sessions = [PhraseSession(text, 16) for _ in range(2)]
-    assert len(list(sessions[0].reading())) == 3
+    assert len(list(sessions[0].index_steps())) == 3
     for session in sessions:
         session.extend(text, [1, 2])
         session.insert([Phrase((2,), (5,))])
@@ -114,7 +114,7 @@ def test_a_text_that_is_not_drafted_from_is_not_counted(
         drafts_from=DraftsFrom(own_text=own_text, recycles=True), prediction=[1, 2],
     )  # fmt: skip
     assert session is not None and session._own is None
-    assert list(session.reading()) == []
+    assert list(session.index_steps()) == []
     session.extend([1, 2], [3, 1])
     session.insert([Phrase((2,), (5,))])
     assert len(session.propose([3, 1], AMPLE)) == 0
@@ -148,7 +148,7 @@ def test_nothing_is_counted_where_the_memory_was_let_go() -> None:
     """Whoever still holds the index would otherwise write beyond its table."""
     index = PhraseIndex(max_bytes=1 << 14)
     index.extend((), [1, 2, 3])
-    index.let_go()
+    index.free()
     index.extend((), [1, 2, 4])
     index.insert([Phrase((1, 2), (5,))])
     assert index.bytes == index.entries == index.evictions == 0

@@ -20,7 +20,13 @@ from draftloop.runtime.forward import Forward, Task
 from draftloop.runtime.kv_cache import CacheShape, KVCache, Slot
 from draftloop.runtime.model import LanguageModel
 from draftloop.runtime.prefill import prefill
-from draftloop.runtime.prefixes import LEAST, Text, acquire, bring, computes_for
+from draftloop.runtime.prefixes import (
+    MIN_SHARED_TOKENS,
+    Text,
+    acquire,
+    computes_for,
+    copy_shared_prefix,
+)
 from draftloop.tree import EMPTY_TREE
 from tests.support.toy_model import load_model, save_model
 from verifier_service.round import verify
@@ -130,12 +136,12 @@ def test_a_reader_gives_nothing(model: LanguageModel) -> None:
     # A read-only text copies from others, but nothing is copied from it.
     said(model, CHAT)
     said(model, OTHER)
-    text = [*CHAT, *OTHER[:LEAST]]
+    text = [*CHAT, *OTHER[:MIN_SHARED_TOKENS]]
     reader = model.acquire(Text(text, "", read_only=True))
-    assert run(speak(model, reader, text))[1] == LEAST
+    assert run(speak(model, reader, text))[1] == MIN_SHARED_TOKENS
     longer = opened(model, text + OTHER)
     assert not computes_for(reader, longer)
-    assert run(speak(model, longer, text + OTHER))[1] == LEAST + len(OTHER)
+    assert run(speak(model, longer, text + OTHER))[1] == MIN_SHARED_TOKENS + len(OTHER)
     for slot in (reader, longer):
         model.cache.release(slot)
     assert reader not in model.cache.kept_slots()
@@ -186,9 +192,11 @@ def test_rows_that_a_failed_forward_did_not_compute_are_nobodys(
 
 
 def test_little_is_computed_rather_than_copied(model: LanguageModel) -> None:
-    # Fewer than LEAST shared tokens are computed, not copied.
+    # Fewer than MIN_SHARED_TOKENS tokens are computed, not copied.
     said(model, CHAT)
-    assert said(model, CHAT[: LEAST - 1] + OTHER)[1] == LEAST - 1 + len(OTHER)
+    assert said(model, CHAT[: MIN_SHARED_TOKENS - 1] + OTHER)[1] == MIN_SHARED_TOKENS - 1 + len(
+        OTHER
+    )
 
 
 def counted(model: LanguageModel, patch: pytest.MonkeyPatch) -> list[int]:
@@ -276,7 +284,7 @@ def test_only_rows_that_were_copied_are_said_to_be_shared() -> None:
     cache = KVCache(shape, dtype=torch.float32, device=torch.device("cpu"))
     one, other = (acquire(cache, 4, Text(CHAT, "")) for _ in range(2))
     one.length, other.length = 50, 5
-    bring(other, 40)
+    copy_shared_prefix(other, 40)
     assert (other.length, other.shared) == (40, 35)
 
 
@@ -295,7 +303,7 @@ def test_who_computes_for_whom(model: LanguageModel) -> None:
     assert not computes_for(slots[0], slots[2])
     run(speak(model, slots[0], CHAT))
     assert not computes_for(slots[0], slots[1])  # it is already there, to be copied
-    bring(slots[1], 30)
+    copy_shared_prefix(slots[1], 30)
     assert slots[1].length == 30
     for slot in slots:
         model.cache.release(slot)

@@ -9,7 +9,7 @@ import pytest
 
 from draftloop.calibration import Calibration, cell_of
 from draftloop.phrase import PhraseAccess, PhraseScope
-from draftloop.tree import MOST_SUCCESSORS, ROOT, DraftBudget, DraftTree, TokenSource, Verdict
+from draftloop.tree import MAX_SUCCESSORS, ROOT, DraftBudget, DraftTree, TokenSource, Verdict
 from phrase_store.config import PhraseSettings
 from phrase_store.growth import RANK_SCORES
 from phrase_store.index import PhraseIndex, grow
@@ -39,7 +39,7 @@ def test_a_table_keeps_the_newest_successors_of_every_token() -> None:
     table.learn([3], [9])
     assert table.rows[3, :3].tolist() == [9, UNKNOWN, UNKNOWN]
     assert table.rows[4, :3].tolist() == [7, 8, UNKNOWN]
-    assert table.rows.nbytes == VOCABULARY * 4 * MOST_SUCCESSORS  # bounded, whatever is learned
+    assert table.rows.nbytes == VOCABULARY * 4 * MAX_SUCCESSORS  # bounded, whatever is learned
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_successors_share_what_phrases_leave_of_the_probability() -> None:
 
 
 def test_unknown_successors_end_a_row() -> None:
-    rows = np.full((VOCABULARY, MOST_SUCCESSORS), UNKNOWN, np.int32)
+    rows = np.full((VOCABULARY, MAX_SUCCESSORS), UNKNOWN, np.int32)
     grown = grow(
         [1], BUDGET, shared=PhraseIndex(max_bytes=1 << 12), own=None,
         calibration=Calibration(), successors=rows,

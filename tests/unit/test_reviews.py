@@ -10,9 +10,18 @@ import pytest
 from drafter_service.candidates import Candidates
 from drafter_service.strategies.fused import Fused
 from drafter_service.tree_children import Offered as Guesses
-from drafter_service.tree_children import weigh
+from drafter_service.tree_children import score_offered
 from drafter_service.tree_nodes import BY_CALIBRATION, BY_REVIEWS
-from drafter_service.weighing import FREE, SMALLER, UNSURE, USUAL, Weighing, chance, learn, log_odds
+from drafter_service.weighing import (
+    FREE,
+    MAX_VARIANCE,
+    SMALLER,
+    USUAL,
+    OfferRegression,
+    chance,
+    learn,
+    log_odds,
+)
 from draftloop.calibration import cell_of
 from draftloop.request import SamplingParameters
 from draftloop.tree import DraftTree, TokenSource
@@ -33,7 +42,7 @@ def reviewed(source: TokenSource, first: int) -> Candidates:
     known = candidates()
     known.offer(DraftTree.chain([TOKEN], source, [OFFERED]), 8)
     guesses = Guesses(np.zeros(1, np.int64), np.zeros(1, np.int64), np.array([HEARD]))
-    weigh(known._tree, known._learned, guesses, np.array([[first, 1]]))
+    score_offered(known._tree, known._learned, guesses, np.array([[first, 1]]))
     return known
 
 
@@ -47,7 +56,7 @@ def test_a_reviewed_node_is_as_likely_as_both_scores_say(
     known = reviewed(source, first)
     (node,) = known.nodes
     heard, told = log_odds(HEARD), log_odds(OFFERED)
-    assert (node["judged_by"], node["heard"], node["told"]) == (BY_REVIEWS, heard, told)
+    assert (node["judged_by"], node["share_odds"], node["offer_odds"]) == (BY_REVIEWS, heard, told)
     assert node["is_first"] == (first == TOKEN)
     said = chance(known._learned.reviews, whose, heard, told, first == TOKEN)
     assert node["estimate"] == pytest.approx(said)
@@ -66,7 +75,7 @@ def test_what_becomes_of_it_teaches_those_weights_alone(right: bool) -> None:
 
 
 def test_either_opinion_counts_and_a_first_guess_more() -> None:
-    known = Weighing()
+    known = OfferRegression()
     says = functools.partial(chance, known, FREE)
     assert says(-1.0, 0.0, False) < says(1.0, 0.0, False) < says(1.0, 1.0, False)
     assert says(1.0, 1.0, False) < says(1.0, 1.0, True)
@@ -76,7 +85,7 @@ def test_opinions_that_are_sure_leave_the_other_a_say() -> None:
     # Scores of 0 and 1 are limited, so that the other score still counts.
     for sure in (0.0, 1.0):
         assert log_odds(sure) == pytest.approx(log_odds(abs(sure - 1e-4)))
-    known = Weighing()
+    known = OfferRegression()
     never = chance(known, FREE, log_odds(0.0), log_odds(0.999), False)
     assert 0 < chance(known, FREE, log_odds(0.0), log_odds(0.1), False) < never < 0.5
 
@@ -87,21 +96,21 @@ def test_a_share_that_is_no_number_is_none() -> None:
 
 
 def test_weights_stay_sound_whatever_they_see() -> None:
-    known, random = Weighing(), np.random.default_rng(3)
+    known, random = OfferRegression(), np.random.default_rng(3)
     sure = log_odds(1.0)
     for _ in range(20_000):
         heard, told = random.choice([-sure, 0.0, sure], 2)
         learn(known, FREE, heard, told, bool(random.integers(2)), bool(random.integers(2)))
     assert np.isfinite(known.weights).all()
-    spread = known.unsure[FREE]
+    spread = known.covariances[FREE]
     assert np.linalg.eigvalsh(spread).min() > 0
     assert spread == pytest.approx(spread.T)
-    assert spread.max() <= UNSURE
+    assert spread.max() <= MAX_VARIANCE
 
 
 def test_weights_come_to_what_nodes_are_worth() -> None:
     """When the offer carries no information and the draft model is overconfident."""
-    known, random = Weighing(), np.random.default_rng(5)
+    known, random = OfferRegression(), np.random.default_rng(5)
     missed = []
     for _ in range(4000):
         heard, told = random.normal(0, 2, 2)
@@ -116,7 +125,7 @@ def test_weights_come_to_what_nodes_are_worth() -> None:
 
 
 def test_one_surprise_does_not_turn_what_is_known() -> None:
-    known = Weighing()
+    known = OfferRegression()
     before = chance(known, FREE, 2.0, 1.0, True)
     learn(known, FREE, 2.0, 1.0, True, False)
     assert before - 0.1 < chance(known, FREE, 2.0, 1.0, True) < before

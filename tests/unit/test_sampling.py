@@ -59,7 +59,7 @@ def test_a_tiny_temperature_is_greedy(temperature: float) -> None:
     parameters = SamplingParameters(temperature=temperature, top_p=0.9)
     assert parameters.greedy and not parameters.filtered
     sampler = Sampler(parameters, 5, CPU)
-    sampler.cool(0.8)
+    sampler.scale_temperature(0.8)
     assert sampler.choose(LOGITS.roll(2, dims=1) * 1e4, [1], [[]]) == [2]
     scores = sampler.scores(LOGITS.flip(1) * 1e4, [1], [[]])  # as other devices choose
     assert int(scores.argmax()) == 4 and scores.max() < math.inf
@@ -158,7 +158,7 @@ def test_a_colder_reading_is_cut_off_at_the_requests_temperature() -> None:
     # Top-p is computed at the request's temperature, also where a draft model is sampled colder.
     sampler = Sampler(replace(SAMPLED, top_p=0.85), 5, CPU)
     cold = Sampler(replace(SAMPLED, top_p=0.85), 5, CPU)
-    cold.cool(0.5)
+    cold.scale_temperature(0.5)
     noise = sampler.scores(LOGITS, [3], [[]]) - sampler.shape(LOGITS, [[]])
     told = cold.best(LOGITS, [3], [[]], 3)
     expected = (LOGITS / 0.5 + noise)[0, :3]  # top-p keeps three of five, by temperature 1

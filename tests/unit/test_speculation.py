@@ -24,12 +24,12 @@ SIZES = {"lookahead": 24, "opt_tree": 50, "cascade": 45}
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_parameters_that_say_how_much(strategy: str) -> None:
     """OPT-Tree's n = 50 (2406.17276, section 4) exceeds the default size of drafts."""
-    assert OWN.most_nodes(strategy) == SIZES.get(strategy)
+    assert OWN.max_nodes_of(strategy) == SIZES.get(strategy)
 
 
 def test_parameters_that_leave_it_open() -> None:
-    assert Speculation().most_nodes("opt_tree") is None
-    assert Speculation().most_nodes("cascade") is None
+    assert Speculation().max_nodes_of("opt_tree") is None
+    assert Speculation().max_nodes_of("cascade") is None
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

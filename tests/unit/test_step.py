@@ -9,9 +9,9 @@ from draftloop.runtime.kv_cache import KVCache, Slot
 from draftloop.runtime.model import LanguageModel
 from draftloop.runtime.prefixes import Text
 from draftloop.runtime.step import (
-    LEAST_PROMPT_TOKENS,
     LONGEST_S,
     MAX_STEP_TOKENS,
+    MIN_PROMPT_TOKENS,
     ROUND_TOKENS,
     Step,
     StepSize,
@@ -36,33 +36,33 @@ def wish(of: FakeModel, tokens: int, nodes: int = 0) -> Forward:
 def test_rounds_join_a_prompt_and_a_second_prompt_waits() -> None:
     target = model()
     step = Step(wish(target, PROMPT))
-    assert step.takes(wish(target, 1, nodes=32))
-    assert step.takes(wish(target, ROUND_TOKENS, nodes=8))
-    assert not step.takes(wish(target, ROUND_TOKENS + 1))
-    assert step.takes(wish(target, 2))
+    assert step.try_add(wish(target, 1, nodes=32))
+    assert step.try_add(wish(target, ROUND_TOKENS, nodes=8))
+    assert not step.try_add(wish(target, ROUND_TOKENS + 1))
+    assert step.try_add(wish(target, 2))
 
 
 def test_short_prompts_share_a_step() -> None:
     target = model()
     step = Step(wish(target, 1, nodes=4))
-    assert step.takes(wish(target, PROMPT // 2))
-    assert step.takes(wish(target, PROMPT // 2))
-    assert not step.takes(wish(target, PROMPT // 2))
+    assert step.try_add(wish(target, PROMPT // 2))
+    assert step.try_add(wish(target, PROMPT // 2))
+    assert not step.try_add(wish(target, PROMPT // 2))
 
 
 def test_the_first_prompt_fits_behind_rounds_however_long() -> None:
     # A step takes its first prompt even if the prompt is longer than a step should be.
     target = model()
-    assert Step(wish(target, 1)).takes(wish(target, 3 * PROMPT))
+    assert Step(wish(target, 1)).try_add(wish(target, 3 * PROMPT))
 
 
 def test_another_model_and_a_full_step_wait() -> None:
     target = model()
-    assert not Step(wish(target, 1)).takes(wish(model(), 1))
-    assert not Step(wish(target, 1, nodes=MAX_STEP_TOKENS - 1)).takes(wish(target, 1))
+    assert not Step(wish(target, 1)).try_add(wish(model(), 1))
+    assert not Step(wish(target, 1, nodes=MAX_STEP_TOKENS - 1)).try_add(wish(target, 1))
     step = Step(wish(target, 1))
-    assert step.takes(wish(target, 1, nodes=MAX_STEP_TOKENS - 2))
-    assert not step.takes(wish(target, 1))
+    assert step.try_add(wish(target, 1, nodes=MAX_STEP_TOKENS - 2))
+    assert not step.try_add(wish(target, 1))
 
 
 def of_text(made: Forward, *, waits: bool = False) -> Forward:
@@ -76,20 +76,20 @@ def test_what_a_prompt_in_the_step_computes_is_waited_for() -> None:
     """The prompt may be the first or a later one; rounds compute only their own text."""
     target = model()
     first = Step(of_text(wish(target, PROMPT // 4)))
-    assert not first.takes(of_text(wish(target, PROMPT // 4), waits=True))
+    assert not first.try_add(of_text(wish(target, PROMPT // 4), waits=True))
     later = Step(wish(target, PROMPT // 4))
-    assert later.takes(of_text(wish(target, PROMPT // 4), waits=True))
-    assert not later.takes(of_text(wish(target, PROMPT // 4), waits=True))
-    assert later.takes(of_text(wish(target, PROMPT // 4)))  # this one could not copy it
+    assert later.try_add(of_text(wish(target, PROMPT // 4), waits=True))
+    assert not later.try_add(of_text(wish(target, PROMPT // 4), waits=True))
+    assert later.try_add(of_text(wish(target, PROMPT // 4)))  # this one could not copy it
     rounds = Step(of_text(wish(target, 1)))
-    assert rounds.takes(of_text(wish(target, ROUND_TOKENS)))
-    assert rounds.takes(of_text(wish(target, PROMPT // 4), waits=True))
+    assert rounds.try_add(of_text(wish(target, ROUND_TOKENS)))
+    assert rounds.try_add(of_text(wish(target, PROMPT // 4), waits=True))
 
 
 def test_the_size_follows_what_rows_take() -> None:
     size = StepSize()
     assert size.prompt_tokens == MAX_STEP_TOKENS
-    size.observe(LEAST_PROMPT_TOKENS - 1, 1000 * MS)
+    size.observe(MIN_PROMPT_TOKENS - 1, 1000 * MS)
     assert size.prompt_tokens == MAX_STEP_TOKENS  # too few rows tell nothing
     size.observe(256, 256 * 4 * MS)
     assert size.prompt_tokens == LONGEST_S * 1000 / 4
@@ -98,7 +98,7 @@ def test_the_size_follows_what_rows_take() -> None:
     assert size.prompt_tokens == LONGEST_S * 1000 / 8
     for _ in range(40):
         size.observe(100, 100 * 1000 * MS)
-    assert size.prompt_tokens == LEAST_PROMPT_TOKENS
+    assert size.prompt_tokens == MIN_PROMPT_TOKENS
 
 
 def test_a_role_says_how_long_a_forward_with_prompts_may_take() -> None:

@@ -50,7 +50,7 @@ def test_headers_of_any_kind_go_on_with_a_trace(collector: Collector) -> None:
         span.child("round", committed_length=7) as part,
     ):
         assert re.fullmatch(f"00-{TRACE_ID}-[0-9a-f]{{16}}-01", dict(part.headers())["traceparent"])
-        part.note(nodes=3)
+        part.set_attributes(nodes=3)
     spans = told(collector, TRACE_ID, 2)
     assert spans["request"].parent_id == PARENT_ID
     assert spans["request"].attributes == {"draftloop.strategy": "fused"}

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, Tag, model_validator
 
 from draftloop.errors import InvalidInput
-from draftloop.logprobs import MOST_TOP_LOGPROBS
+from draftloop.logprobs import MAX_TOP_LOGPROBS
 from orchestrator.gateway.body import Body, ListOf, ObjectOf
 from orchestrator.gateway.generating import Count, CountOrZero
 from orchestrator.gateway.other_words import SHARED, InOtherWords
@@ -104,7 +104,7 @@ class ResponseBody(InOtherWords):
     include: ListOf[str] | None = Field(
         None, description=f"{LOGPROBS!r}; others name what no answer here has"
     )
-    top_logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOGPROBS)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     text: TextOptions | None = None
     reasoning: Thinking | None = None
     tools: Annotated[ListOf[AnyTool], Field(max_length=MOST_TOOLS)] | None = Field(

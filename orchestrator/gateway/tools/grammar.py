@@ -8,7 +8,7 @@ from typing import Any
 
 from draftloop.errors import InvalidInput
 from draftloop.grammar import Grammar
-from draftloop.grammars.text import JSON_DEFAULTS, followed
+from draftloop.grammars.text import JSON_DEFAULTS, enforced_schema
 from orchestrator.gateway.tools.notation import Notation
 from orchestrator.gateway.tools.schemas import Function
 from orchestrator.tokenizer import Tokenizer
@@ -38,7 +38,7 @@ def literal(text: str) -> str:
 def json_value(schema: dict[str, Any]) -> str:
     """Lark for JSON of that schema."""
     try:
-        said = {"x-guidance": JSON_DEFAULTS, **followed(schema)}
+        said = {"x-guidance": JSON_DEFAULTS, **enforced_schema(schema)}
         return f"%json {json.dumps(said)}"
     except RecursionError:
         raise InvalidInput("tools", "must not be nested so deep", "objects in objects") from None
