@@ -125,7 +125,9 @@ def _run_stack(config: StackConfig) -> None:
                 f'try: draftloop generate "def main():" --compare --server {stack.address}'
             )
             ended = stack.wait()
-            raise DraftloopError(f"{ended.role} ended: {ended.last_words()} (logs: {stack.folder})")
+            raise DraftloopError(
+                f"{ended.role} ended: {ended.last_log_line()} (logs: {stack.folder})"
+            )
     except KeyboardInterrupt:
         console.print("stopped; the logs are removed")
 

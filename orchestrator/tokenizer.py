@@ -52,7 +52,7 @@ class Tokenizer:
         """Token ids of a text, by default with the special tokens that the tokenizer adds."""
         return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
 
-    async def encoded(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+    async def encode_async(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Like `encode`, but long texts do not block the event loop."""
         if len(text) <= LONG_TEXT:
             return self.encode(text, add_special_tokens=add_special_tokens)
@@ -65,7 +65,7 @@ class Tokenizer:
         """Text of a whole sequence, without special tokens."""
         return str(self._tokenizer.decode(token_ids, skip_special_tokens=True))
 
-    async def decoded(self, token_ids: list[int]) -> str:
+    async def decode_async(self, token_ids: list[int]) -> str:
         """Like `decode`, but long sequences do not block the event loop."""
         if len(token_ids) <= MANY_TOKENS:
             return self.decode(token_ids)
@@ -100,7 +100,7 @@ class Tokenizer:
         byte = None if self.bytewise else BYTE_TOKEN.fullmatch(self.token_text(token_id))
         return int(byte[1], 16) if byte else None
 
-    def shows(self, token_id: int) -> bool:
+    def changes_text(self, token_id: int) -> bool:
         """Whether the token changes the text."""
         return token_id not in self._special and bool(self.token_text(token_id))
 

@@ -19,7 +19,7 @@ from draftloop import __version__, logs
 from draftloop.deadline import Deadline
 from draftloop.errors import DraftloopError, Unavailable
 from draftloop.metrics import REGISTRY
-from orchestrator.front import reading
+from orchestrator.front import preparing
 from orchestrator.gateway.answers import MESSAGES, JsonAnswer, refusal
 from orchestrator.gateway.anthropic.body import MessagesBody
 from orchestrator.gateway.envelope import (
@@ -65,7 +65,8 @@ def build_app(gateway: Gateway, max_body_bytes: int) -> FastAPI:
     app.add_middleware(ServerErrorMiddleware, handler=_unforeseen)
     app.add_middleware(
         Envelope, max_body_bytes=max_body_bytes, require_host=gateway.hosts.require_own,
-        require_caller=gateway.require_caller, deadline=gateway.deadline, reading=gateway.reading,
+        require_caller=gateway.require_caller, deadline=gateway.deadline,
+        shutdown=gateway.body_shutdown,
     )  # fmt: skip
     app.add_middleware(HeadAsGet)
     if origins := gateway.front.deployment.settings.allowed_origins:
@@ -129,7 +130,7 @@ async def _generated(
     """Answers a body of that kind, as a whole or as a stream. `begun` starts the answer's work."""
     said = await read(kind, body, request)
     deadline = deadline_of(request)
-    async with reading(deadline):
+    async with preparing(deadline):
         answer = await begun(said, request.headers, deadline)
     if said.stream:
         return EventStream(answer.events(), answer.last_words)
@@ -177,7 +178,7 @@ def _add_tokens(app: FastAPI, gateway: Gateway) -> None:
     async def tokenize(body: Annotated[TokenizeBody, UNREAD], request: Request) -> Response:
         """Token ids of a text, or of the prompt that a chat is rendered to."""
         said = await read(TokenizeBody, body, request)
-        async with reading(deadline_of(request)):
+        async with preparing(deadline_of(request)):
             token_ids = await gateway.tokens(said, request.headers)
             strings = await tokenizer.token_texts(token_ids) if said.return_token_strs else None
         return JsonAnswer(
@@ -193,7 +194,7 @@ def _add_tokens(app: FastAPI, gateway: Gateway) -> None:
     async def count_tokens(body: Annotated[MessagesBody, UNREAD], request: Request) -> Response:
         """Number of tokens of the prompt that the messages are rendered to."""
         said = await read(MessagesBody, body, request)
-        async with reading(deadline_of(request)):
+        async with preparing(deadline_of(request)):
             tokens = await gateway.count_tokens(said, request.headers)
         return JsonAnswer({"input_tokens": tokens})
 
@@ -201,7 +202,7 @@ def _add_tokens(app: FastAPI, gateway: Gateway) -> None:
     async def input_tokens(body: Annotated[ResponseBody, UNREAD], request: Request) -> Response:
         """Number of tokens of the prompt that the input is rendered to."""
         said = await read(ResponseBody, body, request)
-        async with reading(deadline_of(request)):
+        async with preparing(deadline_of(request)):
             tokens = await gateway.count_tokens(said, request.headers)
         return JsonAnswer({"object": "response.input_tokens", "input_tokens": tokens})
 
@@ -209,7 +210,7 @@ def _add_tokens(app: FastAPI, gateway: Gateway) -> None:
     async def detokenize(body: Annotated[DetokenizeBody, UNREAD], request: Request) -> Response:
         """The text of token ids, without special tokens."""
         said = await read(DetokenizeBody, body, request)
-        async with reading(deadline_of(request)):
+        async with preparing(deadline_of(request)):
             text = await gateway.text(said, request.headers)
         return JsonAnswer({"prompt": text})
 

@@ -22,7 +22,7 @@ from draftloop.errors import (
     Unavailable,
 )
 from draftloop.request import is_request_id
-from orchestrator.ending import Ending, stopping
+from orchestrator.ending import Shutdown, shutdown_error
 from orchestrator.gateway.answers import JsonAnswer, is_anthropics, refusal
 from orchestrator.gateway.errors import Problem, encoded, problem, too_large, too_slow
 from orchestrator.metrics import HTTP_REQUESTS, count_refused
@@ -45,7 +45,7 @@ class Envelope:
     `require_caller` raises Unauthenticated if a key is needed and none that is known was sent.
     `require_host` raises Forbidden if the request came under a name that is not this server's.
     `deadline` returns the deadline of a request that arrives now, or raises InvalidInput.
-    `reading` ends the reading of bodies when the server stops.
+    `shutdown` ends the reading of bodies when the server stops.
     """
 
     def __init__(
@@ -53,14 +53,14 @@ class Envelope:
         require_host: Callable[[Mapping[str, str]], None],
         require_caller: Callable[[Mapping[str, str]], None],
         deadline: Callable[[Mapping[str, str]], Deadline],
-        reading: Ending,
+        shutdown: Shutdown,
     ) -> None:  # fmt: skip
         self._app = app
         self._max_body_bytes = max_body_bytes
         self._require_host = require_host
         self._require_caller = require_caller
         self._deadline = deadline
-        self._reading = reading
+        self._shutdown = shutdown
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes the request on if it is admitted; otherwise answers with the refusal."""
@@ -145,7 +145,7 @@ class Envelope:
         Many clients send the whole body before they read an answer, and would find a closed
         connection instead of it.
         """
-        if self._reading.ended:
+        if self._shutdown.has_begun:
             pieces, everything = REST_S, REST_S
         else:
             pieces, everything = UNWANTED_PIECE_S, UNWANTED_S
@@ -162,14 +162,14 @@ class Envelope:
         Once the server has stopped reading, a body that is already there is still read (`REST_S`),
         so that the request gets its own refusal.
         """
-        ended = self._reading.ended
+        ended = self._shutdown.has_begun
         try:
-            patience = asyncio.timeout(REST_S) if ended else self._reading.within(BODY_S)
+            patience = asyncio.timeout(REST_S) if ended else self._shutdown.within(BODY_S)
             async with deadline.bounding(), patience:
                 return await body.receive()
         except TimeoutError:
             body.over = True
-            raise BodyRefused(problem(stopping()) if ended else too_slow(BODY_S)) from None
+            raise BodyRefused(problem(shutdown_error()) if ended else too_slow(BODY_S)) from None
         except Unavailable as error:
             raise BodyRefused(problem(error)) from None
         except DeadlineExceeded as error:

@@ -11,7 +11,7 @@ from draftloop.deadline import Deadline
 from draftloop.errors import InvalidInput, Unavailable
 from draftloop.request import GenerationParameters, SamplingParameters, check_token_count
 from orchestrator.access import Caller
-from orchestrator.ending import Ending
+from orchestrator.ending import Shutdown
 from orchestrator.front import Front
 from orchestrator.gateway.anthropic.answer import MessageAnswer
 from orchestrator.gateway.anthropic.body import MessagesBody
@@ -56,7 +56,7 @@ class Gateway:
         self.front = front
         self.ready = False
         self.started = int(time.time())
-        self.reading = Ending()  # of bodies: ends when requests are no longer accepted
+        self.body_shutdown = Shutdown()  # of bodies: ends when requests are no longer accepted
         self.hosts = Hosts(front.deployment.settings)
         self._prompts = Prompts(front.deployment, template)
         self._readings = Readings(front.deployment, template)
@@ -166,7 +166,9 @@ class Gateway:
             raise Unavailable("the server is not ready, or is about to stop")
         self.require_model(said.model)
         caller = caller_of(self.front, headers)
-        most = min(self._settings.max_requests, caller.most_at_once or self._settings.max_requests)
+        most = min(
+            self._settings.max_requests, caller.max_concurrent or self._settings.max_requests
+        )
         if prompts > most:
             raise InvalidInput("prompt", f"must have at most {most} entries", f"{prompts} entries")
         if prompts * (said.n or 1) > most:

@@ -70,7 +70,7 @@ class Prompts:
         if said.tokens:
             size = self._deployment.verifier.vocabulary_size
             check_token_ids("tokens", said.tokens, size)
-        return await self._tokenizer.decoded(said.tokens)
+        return await self._tokenizer.decode_async(said.tokens)
 
     async def _chat(self, said: ChatBody | TokenizeBody) -> tuple[str, list[int]]:
         """A chat's prompt, as text and as tokens."""
@@ -82,7 +82,7 @@ class Prompts:
     ) -> list[int]:
         """Token ids of a text. `special`: the tokenizer adds its special tokens by default."""
         wanted = special if said.add_special_tokens is None else said.add_special_tokens
-        return await self._tokenizer.encoded(text, add_special_tokens=wanted)
+        return await self._tokenizer.encode_async(text, add_special_tokens=wanted)
 
     async def _read(self, said: CompletionBody, field: str, entry: str | list[int]) -> Prompt:
         told = bool(said.echo)
@@ -104,7 +104,7 @@ class Prompts:
         _require_room(field, len(token_ids), model.context_length)
         check_token_ids(field, token_ids, model.vocabulary_size)
         if text is None and told:
-            text = await self._tokenizer.decoded(token_ids)
+            text = await self._tokenizer.decode_async(token_ids)
         return Prompt(field, tuple(token_ids), text or "")
 
     async def _rendered(self, said: ChatBody | TokenizeBody) -> str:

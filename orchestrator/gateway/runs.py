@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from draftloop.tracing import Headers
 from orchestrator.access import Caller
-from orchestrator.ending import stopping
+from orchestrator.ending import shutdown_error
 from orchestrator.figures import Piece
 from orchestrator.front import Front
 from orchestrator.loop import LENGTH, Generation
 
-NOTHING = Piece(token_ids=(), sources=(), told=tuple)
+NOTHING = Piece(token_ids=(), sources=(), decode_texts=tuple)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,8 @@ async def steps(
     the generator stops them within a round and waits until their sessions are freed.
     """
     queue: Steps = asyncio.Queue()
-    with contextlib.ExitStack() as room, front.ending.told(functools.partial(_tell, queue)):
-        room.enter_context(front.admitted(caller, len(generations)))
+    with contextlib.ExitStack() as room, front.shutdown.notifying(functools.partial(_tell, queue)):
+        room.enter_context(front.admit(caller, len(generations)))
         tasks = [
             asyncio.create_task(
                 _run(front, front.serving(generation, headers, caller), generation, index, queue)
@@ -79,7 +79,7 @@ def _tell(queue: Steps) -> None:
     """Makes the error that the server stops the next item, by emptying the queue before."""
     while not queue.empty():
         queue.get_nowait()
-    queue.put_nowait(stopping())
+    queue.put_nowait(shutdown_error())
 
 
 async def _run(
@@ -91,7 +91,7 @@ async def _run(
 ) -> None:
     try:
         with serving:
-            async with front.ending.within(), contextlib.aclosing(generation.run()) as pieces:
+            async with front.shutdown.within(), contextlib.aclosing(generation.run()) as pieces:
                 async for piece in pieces:
                     queue.put_nowait(Step(index, piece, generation.finish_reason))
     except Exception as error:

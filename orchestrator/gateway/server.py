@@ -76,7 +76,7 @@ class HttpServer:
         A request whose body has not arrived completely counts as new.
         """
         self.gateway.ready = False
-        self.gateway.reading.end_all()
+        self.gateway.body_shutdown.begin_shutdown()
 
     async def stop(self) -> None:
         """Stops the server, and cuts off requests that still run."""

@@ -66,7 +66,7 @@ def deployment_of(verifier: str, drafter: str) -> deployment.Deployment:
 async def test_the_orchestrator_asks_again_and_keeps_what_it_knows(
     serve_verifier: Start, serve_drafter: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(discovery, "ASK_S", 0.05)
+    monkeypatch.setattr(discovery, "POLL_INTERVAL_S", 0.05)
     listen = [f"127.0.0.1:{quiet_port()}" for _ in range(2)]
     started = deployment_of(*listen)
 

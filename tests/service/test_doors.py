@@ -19,7 +19,7 @@ from draftloop.config import bundled_model
 from orchestrator import metrics
 from orchestrator.config import OrchestratorSettings
 from orchestrator.deployment import Deployment
-from orchestrator.doors import Doors
+from orchestrator.doors import OrchestratorServer
 from orchestrator.front import Front
 from orchestrator.gateway import connections, envelope
 from orchestrator.gateway.errors import INTERNAL
@@ -39,14 +39,14 @@ LOOPBACK = "127.0.0.1:0"
 
 
 @contextlib.asynccontextmanager
-async def opened(**settings: Any) -> AsyncIterator[tuple[Doors, HttpServer]]:
+async def opened(**settings: Any) -> AsyncIterator[tuple[OrchestratorServer, HttpServer]]:
     """The servers, set to ready; the gRPC server also serves a scripted verifier's calls."""
     listens = {"listen": LOOPBACK, "http_listen": LOOPBACK, "tokenizer": bundled_model("verifier")}
     chosen = OrchestratorSettings(**{**listens, "grace_period_s": 600, **settings})
     deployment = Deployment(chosen)
     front = Front(deployment)
     http = HttpServer(chosen, front)
-    doors = Doors("any", chosen, http, front)
+    doors = OrchestratorServer("any", chosen, http, front)
     verifier_pb2_grpc.add_VerifierServicer_to_server(fakes.ScriptedVerifier(), doors.server)
     await doors.listen()
     await doors.ready()
@@ -80,7 +80,7 @@ async def test_health_follows_the_verifiers_and_life_does_not() -> None:
 
 
 @contextlib.asynccontextmanager
-async def served(doors: Doors) -> AsyncIterator[Any]:
+async def served(doors: OrchestratorServer) -> AsyncIterator[Any]:
     """A call that runs until `end` closes it."""
     async with grpc.aio.insecure_channel(doors.address) as channel:
         call = verifier_pb2_grpc.VerifierStub(channel).Verify()

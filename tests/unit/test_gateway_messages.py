@@ -267,7 +267,7 @@ class BrokenWork:
     form = ChatFormat(PLAIN)
 
     async def steps(self) -> AsyncGenerator[Step, None]:
-        yield Step(0, Piece(token_ids=(1,), sources=(), told=lambda: ("Hello",)), None)
+        yield Step(0, Piece(token_ids=(1,), sources=(), decode_texts=lambda: ("Hello",)), None)
         raise Overloaded("too many requests", retry_after_s=1)
 
     def usage(self) -> dict[str, Any]:

@@ -278,7 +278,7 @@ class BrokenWork:
     generations = (_Generation,)
 
     async def steps(self) -> AsyncGenerator[Step, None]:
-        yield Step(0, Piece(token_ids=(1,), sources=(), told=lambda: ("Hello",)), None)
+        yield Step(0, Piece(token_ids=(1,), sources=(), decode_texts=lambda: ("Hello",)), None)
         raise Unavailable("the verifier has gone")
 
     def written(self, *_said: Any) -> None:

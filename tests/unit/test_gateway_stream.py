@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from draftloop.errors import DeadlineExceeded, Overloaded, Unavailable
-from orchestrator.ending import Ending
+from orchestrator.ending import Shutdown
 from orchestrator.gateway import stream
 from orchestrator.gateway.answers import event, last_words
 from orchestrator.gateway.runs import steps
@@ -46,10 +46,10 @@ class Room:
     taken = 0
 
     def __init__(self) -> None:
-        self.ending = Ending()
+        self.shutdown = Shutdown()
 
     @contextlib.contextmanager
-    def admitted(self, _caller: object, count: int) -> Iterator[None]:
+    def admit(self, _caller: object, count: int) -> Iterator[None]:
         self.taken += count
         yield
         self.taken -= count
@@ -124,7 +124,7 @@ class Slow:
         assert peer.messages[0]["status"] == 200
         return running
 
-    async def told(self, peer: Peer) -> None:
+    async def notifying(self, peer: Peer) -> None:
         """Runs to the end."""
         running = await self.heard(peer)
         self.begins.set()
@@ -141,7 +141,7 @@ def soon_heard(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_who_waits_long_hears_that_somebody_is_there() -> None:
     """Node's clients give up after 300 s without a response head; prompts may take longer."""
     peer, slow = Peer(), Slow()
-    await slow.told(peer)
+    await slow.notifying(peer)
     assert peer.body.replace(stream.WAITING, b"") == b"data: 1\n\ndata: 2\n\n"
     assert not peer.messages[-1].get("more_body") and slow.closed.is_set()
 
@@ -149,7 +149,7 @@ async def test_who_waits_long_hears_that_somebody_is_there() -> None:
 @pytest.mark.usefixtures("soon_heard")
 async def test_an_error_after_a_long_wait_is_an_event() -> None:
     peer = Peer()
-    await Slow(DeadlineExceeded()).told(peer)
+    await Slow(DeadlineExceeded()).notifying(peer)
     assert b'data: {"error":' in peer.body and peer.body.endswith(b"data: [DONE]\n\n")
 
 
@@ -211,7 +211,7 @@ async def test_whom_the_server_ends_is_not_one_who_has_called_off() -> None:
     running = steps(front, generations, (), None)  # type: ignore[arg-type]
     async with contextlib.aclosing(running):
         await anext(running)
-        front.ending.end_all()
+        front.shutdown.begin_shutdown()
         with pytest.raises(Unavailable, match="the server stops"):
             async for _ in running:
                 pass

@@ -34,7 +34,7 @@ from orchestrator.gateway.tools.offer import Offer, shown_tools
 from orchestrator.gateway.tools.pythonic import PYTHONIC
 from orchestrator.gateway.tools.qwen3_coder import QWEN3_CODER
 from orchestrator.gateway.tools.schemas import Function, Tool
-from orchestrator.parser_names import OTHERS_NAMES
+from orchestrator.parser_names import PARSER_ALIASES
 from orchestrator.tokenizer import Tokenizer
 from tests.support import chat_templates
 from tests.support.calls import read
@@ -168,14 +168,14 @@ def test_answers_are_read_by_the_template_or_as_the_settings_say(
         reading(tool_call_parser="none")
 
 
-@pytest.mark.parametrize(("theirs", "ours"), OTHERS_NAMES["tool_call_parser"].items())
+@pytest.mark.parametrize(("theirs", "ours"), PARSER_ALIASES["tool_call_parser"].items())
 def test_other_servers_names_of_ways_to_call(theirs: str, ours: str) -> None:
     # Names that other servers have for tool call parsers are accepted.
     settings = OrchestratorSettings(tool_call_parser=theirs)
     assert settings.tool_call_parser == ours in NOTATIONS
 
 
-@pytest.mark.parametrize(("theirs", "ours"), OTHERS_NAMES["reasoning_parser"].items())
+@pytest.mark.parametrize(("theirs", "ours"), PARSER_ALIASES["reasoning_parser"].items())
 def test_other_servers_names_of_ways_to_reason(theirs: str, ours: str) -> None:
     # Names that other servers have for reasoning parsers are accepted.
     settings = OrchestratorSettings(reasoning_parser=theirs)
