@@ -20,9 +20,11 @@ def sampling_defaults(tokenizer_folder: Path) -> SamplingParameters:
     Raises StartupFailure if that file cannot be read or breaks a rule.
     """
     file = tokenizer_folder / FILE
-    told = json_object(file)
+    config = json_object(file)
     try:
-        given = {name: _number(name, told[name]) for name in FIELDS if told.get(name) is not None}
+        given = {
+            name: _number(name, config[name]) for name in FIELDS if config.get(name) is not None
+        }
         chosen = SamplingParameters(**{"temperature": OPENAI.temperature, **given})
         chosen.validate(vocabulary_size=0)  # there are no token ids to check
     except InvalidInput as error:

@@ -120,7 +120,7 @@ async def test_who_does_not_ask_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch, said: bytes
 ) -> None:
     """Silent connections are closed, as each takes one of the process's file descriptors."""
-    monkeypatch.setattr(connections, "HEAD_S", 0.2)
+    monkeypatch.setattr(connections, "HEAD_TIMEOUT_S", 0.2)
     async with opened() as (_, http), connected(http, said) as (reader, writer):
         assert await reader.read() == b""
     async with opened() as (_, http), connected(http, WHOLE) as (reader, writer):
@@ -177,7 +177,7 @@ async def test_half_a_body_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) ->
         draining = asyncio.create_task(doors.drain())
         assert (await reader.read()).startswith(b"HTTP/1.1 503 ")
         await draining
-    monkeypatch.setattr(envelope, "BODY_S", 0.2)
+    monkeypatch.setattr(envelope, "BODY_PIECE_TIMEOUT_S", 0.2)
     async with opened() as (_, http), connected(http, HALF_A_BODY) as (reader, _):
         answer = await reader.read()
         assert answer.startswith(b"HTTP/1.1 408 ") and b"request_timeout" in answer

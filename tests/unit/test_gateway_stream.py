@@ -13,7 +13,7 @@ import pytest
 from draftloop.errors import DeadlineExceeded, Overloaded, Unavailable
 from orchestrator.ending import Shutdown
 from orchestrator.gateway import stream
-from orchestrator.gateway.answers import event, last_words
+from orchestrator.gateway.answers import error_events, event
 from orchestrator.gateway.runs import steps
 from orchestrator.gateway.stream import EventStream
 from tests.support.waiting import eventually
@@ -81,7 +81,7 @@ async def failing(error: Exception, *, after: int) -> AsyncGenerator[bytes, None
 async def test_an_error_before_the_first_event_has_a_status_of_its_own() -> None:
     peer = Peer()
     with pytest.raises(Overloaded):
-        await EventStream(failing(Overloaded("full"), after=0), last_words)(
+        await EventStream(failing(Overloaded("full"), after=0), error_events)(
             SCOPE, peer.receive, peer.send
         )
     assert not peer.messages
@@ -92,7 +92,7 @@ async def test_an_error_before_the_first_event_has_a_status_of_its_own() -> None
 ])  # fmt: skip
 async def test_a_later_error_is_an_event(error: Exception, word: bytes) -> None:
     peer = Peer()
-    await EventStream(failing(error, after=2), last_words)(SCOPE, peer.receive, peer.send)
+    await EventStream(failing(error, after=2), error_events)(SCOPE, peer.receive, peer.send)
     assert peer.messages[0]["status"] == 200
     assert b'data: {"error":' in peer.body and word in peer.body and b"secret" not in peer.body
     assert peer.body.endswith(b"data: [DONE]\n\n")
@@ -118,9 +118,9 @@ class Slow:
 
     async def heard(self, peer: Peer) -> asyncio.Task[None]:
         """Runs until the client has been sent signs of life."""
-        answer = EventStream(self.events(), last_words)
+        answer = EventStream(self.events(), error_events)
         running = asyncio.create_task(answer(SCOPE, peer.receive, peer.send))
-        await eventually(lambda: peer.body.count(stream.WAITING) > 1)
+        await eventually(lambda: peer.body.count(stream.KEEP_ALIVE_COMMENT) > 1)
         assert peer.messages[0]["status"] == 200
         return running
 
@@ -134,7 +134,7 @@ class Slow:
 @pytest.fixture
 def soon_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shortens the time until a sign of life is sent."""
-    monkeypatch.setattr(stream, "QUIET_S", 0.01)
+    monkeypatch.setattr(stream, "KEEP_ALIVE_INTERVAL_S", 0.01)
 
 
 @pytest.mark.usefixtures("soon_heard")
@@ -142,7 +142,7 @@ async def test_who_waits_long_hears_that_somebody_is_there() -> None:
     """Node's clients give up after 300 s without a response head; prompts may take longer."""
     peer, slow = Peer(), Slow()
     await slow.notifying(peer)
-    assert peer.body.replace(stream.WAITING, b"") == b"data: 1\n\ndata: 2\n\n"
+    assert peer.body.replace(stream.KEEP_ALIVE_COMMENT, b"") == b"data: 1\n\ndata: 2\n\n"
     assert not peer.messages[-1].get("more_body") and slow.closed.is_set()
 
 
@@ -173,7 +173,7 @@ async def test_a_client_that_leaves_ends_the_work() -> None:
         finally:
             closed.set()
 
-    await EventStream(endless(), last_words)(SCOPE, peer.receive, peer.send)
+    await EventStream(endless(), error_events)(SCOPE, peer.receive, peer.send)
     assert closed.is_set()
 
 
@@ -241,7 +241,7 @@ def test_no_event_has_what_readers_take_for_the_end_of_a_line() -> None:
 
 
 async def test_a_client_that_does_not_read_counts_as_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "STALLED_S", 0.01)
+    monkeypatch.setattr(stream, "STALL_TIMEOUT_S", 0.01)
     closed = asyncio.Event()
 
     async def stuck(message: Any) -> None:
@@ -255,5 +255,5 @@ async def test_a_client_that_does_not_read_counts_as_gone(monkeypatch: pytest.Mo
         finally:
             closed.set()
 
-    await EventStream(events(), last_words)(SCOPE, Peer().receive, stuck)
+    await EventStream(events(), error_events)(SCOPE, Peer().receive, stuck)
     assert closed.is_set()

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from draftloop.grammar import Grammar
 from draftloop.grammars.text import with_parts
 from orchestrator.gateway.harmony import ALL, CHANNEL, END, MESSAGE, ROLE, START
-from orchestrator.gateway.reasoning.channels import ChannelReader, begun_in
+from orchestrator.gateway.reasoning.channels import ChannelReader, answer_start_in
 from orchestrator.gateway.reasoning.thought import FORM
 from orchestrator.tokenizer import Tokenizer
 
-SAID = "said"  # the grammar of the final channel's content
+FINAL_CONTENT = "said"  # the grammar of the final channel's content
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class ChannelThought:
 
     def headed(self, form: Grammar) -> Grammar:
         """The form with its header, for an answer without calls where calls are possible."""
-        return with_parts(f"start: {self._final} @{SAID}\n", {SAID: form})
+        return with_parts(f"start: {self._final} @{FINAL_CONTENT}\n", {FINAL_CONTENT: form})
 
     @property
     def _final(self) -> str:
@@ -72,4 +72,4 @@ def channels_after(prompt: str, tokenizer: Tokenizer) -> ChannelThought:
     found = {mark: tokenizer.added_token(mark) for mark in ALL}
     tokens = {mark: token for mark, token in found.items() if token is not None}
     named = frozenset(token for token in tokens.values() if tokenizer.is_special(token))
-    return ChannelThought(begun_in(prompt), tokens, named)
+    return ChannelThought(answer_start_in(prompt), tokens, named)

@@ -31,7 +31,7 @@ LLAMA = re.compile(r'<\|python_tag\|>|"name": function name, "parameters"')
 EXAMPLE_IN_PYTHON = re.compile(r"\[\w+\(\w+=")
 
 
-def detected(template: str) -> Notation | None:
+def detect_notation(template: str) -> Notation | None:
     """The notation that a chat template shows; None if it shows none that is known."""
     if harmony.is_shown(template):
         return HARMONY
