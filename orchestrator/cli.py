@@ -59,7 +59,7 @@ def _root(
         raise typer.Exit
 
 
-app.command(context_settings=cli_up.OWN_WORDS)(cli_up.up)
+app.command(context_settings=cli_up.PASS_UNKNOWN_ARGUMENTS)(cli_up.up)
 app.command()(cli_generate.generate)
 app.command()(cli_batch.batch)
 

@@ -183,22 +183,22 @@ class Generation:
     def _commit(self, tree: DraftTree, verdict: Verdict, end: DraftEnd = DraftEnd.NONE) -> Piece:
         """Makes the verdict's tokens final, up to the first one that ends the output."""
         sources = verdict.emitted_sources(tree) if len(tree) else []
-        kept: list[int] = []
+        kept_tokens: list[int] = []
         texts: list[str] = []
         for token in verdict.emitted_token_ids:
-            kept.append(token)
+            kept_tokens.append(token)
             self.committed.append(token)
             if self.text.has_stop_texts:
                 texts.append(self.text.push([token]))
             self.finish_reason = self._finish_reason_after(token)
             if self.finish_reason:
                 break
-        origins = (sources or [TokenSource.TARGET] * len(kept))[: len(kept)]
+        token_sources = (sources or [TokenSource.TARGET] * len(kept_tokens))[: len(kept_tokens)]
         return Piece(
-            token_ids=tuple(kept),
-            sources=tuple(origins),
-            decode_texts=self._text_decoder(kept, texts),
-            logprobs=verdict.logprobs[: len(kept)],
+            token_ids=tuple(kept_tokens),
+            sources=tuple(token_sources),
+            decode_texts=self._text_decoder(kept_tokens, texts),
+            logprobs=verdict.logprobs[: len(kept_tokens)],
             draft=tree,
             accepted_nodes=verdict.accepted_nodes,
             draft_end=end,
