@@ -33,7 +33,7 @@ add = drafter_pb2_grpc.add_DrafterServicer_to_server
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shortens the intervals of discovery to hundredths of a second."""
-    for name in ("RESOLVE_S", "ASK_S", "ASK_MISSING_S"):
+    for name in ("RESOLVE_INTERVAL_S", "POLL_INTERVAL_S", "POLL_MISSING_INTERVAL_S"):
         monkeypatch.setattr(discovery, name, 0.02)
     monkeypatch.setattr(discovery, "INFO_TIMEOUT_S", 0.5)
 

@@ -201,8 +201,9 @@ async def test_who_sends_a_body_before_anything_else_gets_its_refusal() -> None:
 async def test_a_body_that_nobody_wants_has_limits(
     monkeypatch: pytest.MonkeyPatch, limits: tuple[float, ...]
 ) -> None:
-    for name, limit in zip(("PIECE_S", "S", "BYTES"), limits, strict=True):
-        monkeypatch.setattr(envelope, f"UNWANTED_{name}", limit)
+    names = ("DISCARD_PIECE_TIMEOUT_S", "DISCARD_TIMEOUT_S", "MAX_DISCARD_BYTES")
+    for name, limit in zip(names, limits, strict=True):
+        monkeypatch.setattr(envelope, name, limit)
     long = HALF_A_BODY.replace(b"99", b"9999999999")
     async with opened() as (_, http), connected(http, long) as (reader, _):
         assert (await reader.read()).startswith(b"HTTP/1.1 413 ")
