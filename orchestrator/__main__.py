@@ -23,9 +23,9 @@ async def serve(settings: OrchestratorSettings) -> None:
     deployment = Deployment(settings)
     front = Front(deployment)
     http = HttpServer(settings, front) if settings.http_listen else None
-    doors = OrchestratorServer(SERVICE_NAME, settings, http, front)
-    register(GenerationServicer(front), doors.server)
-    await doors.run(deployment.start, deployment.stop)
+    server = OrchestratorServer(SERVICE_NAME, settings, http, front)
+    register(GenerationServicer(front), server.server)
+    await server.run(deployment.start, deployment.stop)
 
 
 if __name__ == "__main__":

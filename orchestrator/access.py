@@ -74,14 +74,14 @@ class Caller:
         limits = (self.entry.concurrent_requests, self.entry.requests_per_minute)
         return min((limit for limit in limits if limit is not None), default=None)
 
-    def begin(self, count: int = 1) -> None:
+    def count_requests(self, count: int = 1) -> None:
         """Counts new requests. Raises Overloaded beyond the key's requests per minute."""
         if self._rate is not None:
             self._rate.take(count)
 
     def admit(self, count: int = 1) -> AbstractContextManager[None]:
         """A context in which `count` requests run. Raises Overloaded beyond the key's limit."""
-        return nullcontext() if self._running is None else self._running.more(count)
+        return nullcontext() if self._running is None else self._running.admit(count)
 
 
 ANONYMOUS = Caller()

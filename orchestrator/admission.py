@@ -17,7 +17,7 @@ class RequestLimit:
         self.running = 0
 
     @contextlib.contextmanager
-    def more(self, count: int = 1) -> Iterator[None]:
+    def admit(self, count: int = 1) -> Iterator[None]:
         """Admits `count` requests while entered. Raises Overloaded if not all of them fit."""
         if self.running + count > self._limit:
             raise Overloaded(f"{self._label}: at most {self._limit} run at once")

@@ -55,7 +55,7 @@ class Controller:
 
     `fixed`: drafts are as large as allowed, and time has no price.
     `verify_uncut`: drafts are verified uncut, since the request states their size.
-    `drafter_shares`: the draft model runs on the target's processors.
+    `drafter_shares_processor`: the draft model runs on the target's processors.
     `shared_pace`: the pace of all similar requests; this controller updates it.
     """
 
@@ -63,7 +63,7 @@ class Controller:
     verify_cost: VerifyCost
     fixed: bool = False
     verify_uncut: bool = False
-    drafter_shares: bool = False
+    drafter_shares_processor: bool = False
     shared_pace: Pace = field(default_factory=lambda: Pace(memory=SHARED_PACE_MEMORY))
     _pace: Pace = field(default_factory=lambda: Pace(memory=0.95))  # of all rounds
     _plain: Pace = field(default_factory=lambda: Pace(memory=0.9))
@@ -83,7 +83,7 @@ class Controller:
         other sessions.
         """
         prices = self.prices
-        others_ns = prices.others * work_ns if self.drafter_shares else 0.0
+        others_ns = prices.others * work_ns if self.drafter_shares_processor else 0.0
         return prices.rate * (waited_ns + others_ns)
 
     def _current_prices(self) -> Prices:

@@ -9,7 +9,7 @@ from draftloop.cost_line import CostLine
 from draftloop.tree import Draft
 from orchestrator.budget import Controller
 from orchestrator.drafter_session import DrafterSession
-from orchestrator.gains import ROUNDS_OF_TRY, Gain
+from orchestrator.gains import TRY_ROUNDS, Gain
 from orchestrator.selection import NO_OFFER, Offer, cut
 
 # Expected tokens per round that trying the draft model again may cost, averaged over all rounds.
@@ -155,7 +155,7 @@ class ModelChoice(DraftChoice):
         min_rounds = self._min_rounds_between_tries(advantage)
         is_asking = self._gain.shared.asking.takes(pays, at_least=min_rounds) or just_opened
         if is_asking:
-            self._try = _Try(0 if pays else ROUNDS_OF_TRY - 1, offer)
+            self._try = _Try(0 if pays else TRY_ROUNDS - 1, offer)
         return is_asking
 
     def _min_rounds_between_tries(self, advantage: float) -> float:
@@ -165,7 +165,7 @@ class ModelChoice(DraftChoice):
         between two tries.
         """
         requests = self._controller.verify_cost.load.sessions
-        return -advantage * ROUNDS_OF_TRY / TRY_COST_PER_ROUND * requests
+        return -advantage * TRY_ROUNDS / TRY_COST_PER_ROUND * requests
 
     def _continues_try(self, advantage: float) -> bool:
         """Whether a running try includes this round.

@@ -34,8 +34,8 @@ with ends_at_once("draftloop"):  # imports take a second
         TlsKey,
         TlsServerName,
         clear_errors,
-        client_of,
         console,
+        make_client,
     )
     from orchestrator.cli_health import Role
     from orchestrator.role_process import exec_role
@@ -75,7 +75,7 @@ def info(
 ) -> None:
     """Show models, strategies and limits of a running deployment."""
     tls = (tls_ca, tls_certificate, tls_key, tls_server_name)
-    with clear_errors(), client_of(server, api_key, *tls) as client:
+    with clear_errors(), make_client(server, api_key, *tls) as client:
         terminal.show_info(console, client.info())
 
 

@@ -45,7 +45,7 @@ TlsServerName = Annotated[
 ]
 
 
-def client_of(
+def make_client(
     server: str,
     api_key: str | None,
     tls_ca: Path | None,
@@ -53,12 +53,12 @@ def client_of(
     tls_key: Path | None,
     tls_server_name: str,
 ) -> Client:
-    """A client as the command line's options describe it; raises what `tls_of` raises."""
-    tls = tls_of(tls_ca, tls_certificate, tls_key, tls_server_name)
+    """A client as the command line's options describe it; raises what `make_tls` raises."""
+    tls = make_tls(tls_ca, tls_certificate, tls_key, tls_server_name)
     return Client(server, api_key=api_key, tls=tls)
 
 
-def tls_of(
+def make_tls(
     ca: Path | None, certificate: Path | None, key: Path | None, server_name: str = ""
 ) -> ClientTls | None:
     """The client's TLS settings; None without encryption.

@@ -28,9 +28,9 @@ from orchestrator.cli_common import (
     TlsKey,
     TlsServerName,
     clear_errors,
-    client_of,
     console,
     error_console,
+    make_client,
 )
 
 AnySummary = TypeVar("AnySummary", bound=Summary)
@@ -88,7 +88,7 @@ def generate(
             max_tokens=max_tokens, speculation=speculation, tenant=tenant, stop=tuple(stop or ()),
         )  # fmt: skip
         tls = (tls_ca, tls_certificate, tls_key, tls_server_name)
-        with client_of(server, api_key, *tls) as client:
+        with make_client(server, api_key, *tls) as client:
             if as_json:
                 _write_json(client, parameters, compare=compare)
             else:

@@ -22,8 +22,8 @@ from orchestrator.cli_common import (
     TlsKey,
     TlsServerName,
     clear_errors,
-    client_of,
     console,
+    make_client,
 )
 from orchestrator.cost_plot import draw
 from orchestrator.cost_table import break_even, cost_rows
@@ -47,7 +47,7 @@ def profile(
         if plot is not None:
             _check_plot_path(plot)
         tls = (tls_ca, tls_certificate, tls_key, tls_server_name)
-        with client_of(server, api_key, *tls) as client:
+        with make_client(server, api_key, *tls) as client:
             info = client.info()
         models = {"verifier": info.verifier}
         if info.drafter is not None:

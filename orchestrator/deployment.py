@@ -255,7 +255,8 @@ class Deployment:
             ),
             fixed=limit is not None,
             verify_uncut=speculation.most_nodes(request.strategy) is not None,
-            drafter_shares=self.drafter is not None and self.drafter.shares_processor(info),
+            drafter_shares_processor=self.drafter is not None
+            and self.drafter.shares_processor(info),
             shared_pace=self._gains.pace_of(speculation.method, request.sampling.temperature),
         )
 

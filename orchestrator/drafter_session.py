@@ -13,7 +13,7 @@ from draftloop.tree import EMPTY_TREE, Draft, DraftBudget, DraftTree, Verdict
 from orchestrator.clients import DrafterStream
 from orchestrator.metrics import FALLBACKS, reason_of
 from orchestrator.replicas import Replica, Replicas
-from orchestrator.selection import within
+from orchestrator.selection import restrict_to_vocabulary
 from orchestrator.session import Session
 from orchestrator.terms import SessionTerms
 
@@ -104,7 +104,7 @@ class DrafterSession(Session[DrafterStream]):
         except InvalidInput as mistake:
             raise self._drop_after_failure(mistake) from None
         self._record_success()
-        tree = within(draft.tree, self._target.vocabulary_size)
+        tree = restrict_to_vocabulary(draft.tree, self._target.vocabulary_size)
         return draft if tree is draft.tree else dataclasses.replace(draft, tree=tree)
 
     async def _ready_stream(self, committed: Sequence[int]) -> DrafterStream:
@@ -174,7 +174,7 @@ class DrafterSession(Session[DrafterStream]):
         model = self._replicas.model
         if model is None:
             return offer
-        return within(offer, model.vocabulary_size).first(model.max_draft_nodes)
+        return restrict_to_vocabulary(offer, model.vocabulary_size).first(model.max_draft_nodes)
 
     def _check_draft(self, draft: Draft, length: int, budget: DraftBudget) -> None:
         """Raises InvalidInput for an invalid draft, which must cost the draft, not the request.

@@ -61,13 +61,13 @@ class Front:
         request = dataclasses.replace(request, text_form=text_form)
         return self.deployment.generation(request, deadline)
 
-    def begin(self, caller: Caller, count: int = 1) -> None:
+    def count_requests(self, caller: Caller, count: int = 1) -> None:
         """Counts requests of a caller against the key's rate, before they are parsed.
 
         Requests that are refused later count too. Raises Overloaded beyond the rate.
         """
         with counting_refusals():
-            caller.begin(count)
+            caller.count_requests(count)
 
     @contextlib.contextmanager
     def admit(self, caller: Caller, count: int = 1) -> Iterator[None]:
@@ -77,7 +77,7 @@ class Front:
         """
         with contextlib.ExitStack() as stack:
             with counting_refusals():
-                stack.enter_context(self._limit.more(count))
+                stack.enter_context(self._limit.admit(count))
                 stack.enter_context(caller.admit(count))
             yield
 

@@ -33,14 +33,14 @@ USUAL_TOKENS, USUAL_NODES, USUAL_FORWARDS = 1.2, 6.0, 3.0
 # square root of the nodes.
 SMALLER_DRAFTS = (1.0, 0.5, 0.25)
 # Maximum rounds, of all requests, until drafts that do not pay are tried again.
-LONGEST_WITHOUT = 64
+MAX_ROUNDS_WITHOUT = 64
 # The same for requests without a drafter session, where a try has to prefill a prompt first; and
 # the minimum.
-SHORTEST_UNOPENED, LONGEST_UNOPENED = 64, 1024
+MIN_ROUNDS_UNOPENED, MAX_ROUNDS_UNOPENED = 64, 1024
 # Maximum number of pairs of method and temperature for which results are kept.
 MAX_METHODS = 128
 # Rounds of one try of a draft model: after a pause, the service's first answer is the slowest.
-ROUNDS_OF_TRY = 4
+TRY_ROUNDS = 4
 
 
 @dataclass(slots=True)
@@ -81,10 +81,10 @@ class SharedGain:
     means: Means = field(default_factory=lambda: Means(SHARED_MEMORY))
     hindsight: Hindsight = field(default_factory=Hindsight)
     # Shared by all requests: if each of them made its own tries, short ones would lose much.
-    patience: Patience = field(default_factory=lambda: Patience(LONGEST_WITHOUT))
-    asking: Patience = field(default_factory=lambda: Patience(ROUNDS_OF_TRY * LONGEST_WITHOUT))
+    patience: Patience = field(default_factory=lambda: Patience(MAX_ROUNDS_WITHOUT))
+    asking: Patience = field(default_factory=lambda: Patience(TRY_ROUNDS * MAX_ROUNDS_WITHOUT))
     openings: Patience = field(
-        default_factory=lambda: Patience(LONGEST_UNOPENED, SHORTEST_UNOPENED)
+        default_factory=lambda: Patience(MAX_ROUNDS_UNOPENED, MIN_ROUNDS_UNOPENED)
     )
 
     def __post_init__(self) -> None:

@@ -53,7 +53,7 @@ class GrammarTrials:
             folder=folder, vocabulary_size=model_info.vocabulary_size, stop_token_ids=stop_token_ids
         )
         if (model, grammar) not in self._results:
-            with self._waiting.more():
+            with self._waiting.admit():
                 await self._try_once(model, grammar)
         self._results.move_to_end((model, grammar))
         problem = self._results[model, grammar]
@@ -74,17 +74,17 @@ class GrammarTrials:
                     self._results[model, grammar] = await self._try_grammar(model, grammar)
 
     async def _try_grammar(self, model: Model, grammar: Grammar) -> str | None:
-        trials = self._idle.pop() if self._idle else None
-        if trials is not None and trials.model != model:  # another target model is served now
-            await trials.end()
-            trials = None
-        trials = trials or await _TrialProcess.start(model)
+        process = self._idle.pop() if self._idle else None
+        if process is not None and process.model != model:  # another target model is served now
+            await process.end()
+            process = None
+        process = process or await _TrialProcess.start(model)
         try:
-            problem = await trials.ask(grammar)
+            problem = await process.ask(grammar)
         except BaseException:  # including cancellation: the answer is still outstanding
-            await trials.end()
+            await process.end()
             raise
-        self._idle.append(trials)
+        self._idle.append(process)
         return problem
 
 
@@ -109,17 +109,17 @@ class _TrialProcess:
     @classmethod
     async def start(cls, model: Model) -> _TrialProcess:
         """Starts a process. Raises InvalidInput if the tokenizer does not support grammars."""
-        trials = cls(model)
+        process = cls(model)
         try:
-            problem = await asyncio.to_thread(trials._exchange, asdict(model))
+            problem = await asyncio.to_thread(process._exchange, asdict(model))
         except BaseException:
-            await trials.end()
+            await process.end()
             raise
         if problem is not None:
-            await trials.end()
+            await process.end()
             rule = f"cannot be followed with this model's tokenizer ({problem})"
             raise InvalidInput.passed_on("grammar", rule)
-        return trials
+        return process
 
     async def ask(self, grammar: Grammar) -> str | None:
         """What is wrong with the grammar; None if it can be followed."""

@@ -239,7 +239,7 @@ class Generation:
         if not self._times.reopened:
             loop.call_soon(self._price, draft, answer, kept, self._times)
         loop.call_soon(self.figures.observe, draft, answer.verdict, kept)
-        loop.call_soon(self.meter.round, draft, answer, kept, self._times)
+        loop.call_soon(self.meter.record_round, draft, answer, kept, self._times)
         loop.call_soon(self.drafting.learn, context, draft.tree, answer.verdict)
 
     def _price(self, draft: Draft, answer: Verification, kept: int, times: RoundTimes) -> None:

@@ -268,7 +268,8 @@ def series_of(strategy: str) -> StrategySeries:
 class RequestMeter:
     """Counts one request.
 
-    Call `record_start`, `record_first_token`, `round` for each round, and always `record_end`.
+    Call `record_start`, `record_first_token`, `record_round` for each round, and always
+    `record_end`.
     """
 
     def __init__(self, strategy: str) -> None:
@@ -289,7 +290,9 @@ class RequestMeter:
         GENERATION_TOKENS.inc(tokens)
         FIRST_TOKEN.observe(waited_ns / 1e9)
 
-    def round(self, draft: Draft, answer: Verification, kept: int, times: RoundTimes) -> None:
+    def record_round(
+        self, draft: Draft, answer: Verification, kept: int, times: RoundTimes
+    ) -> None:
         """Counts a round that brought `kept` tokens. To be called in an idle moment."""
         self._count_tokens(draft, answer, kept)
         seconds = times.round_ns / 1e9

@@ -60,7 +60,7 @@ def select(tree: DraftTree, cost: VerifyCost, rate: float, max_nodes: int) -> Se
             best, promised, count = worth, expected, size
     if count == len(tree):
         return Selection(tree, promised, cut=False)
-    return Selection(part(tree, sorted(order[:count])), promised, cut=True)
+    return Selection(subtree(tree, sorted(order[:count])), promised, cut=True)
 
 
 def cut(draft: Draft, selected: Selection) -> Draft:
@@ -75,7 +75,7 @@ def cut(draft: Draft, selected: Selection) -> Draft:
     )
 
 
-def part(tree: DraftTree, nodes: list[int]) -> DraftTree:
+def subtree(tree: DraftTree, nodes: list[int]) -> DraftTree:
     """The subtree of `nodes`, which are in ascending order and include every node's parent."""
     count = len(nodes)
     if nodes and nodes[-1] == count - 1:  # a tree that was grown best first keeps a prefix
@@ -89,7 +89,7 @@ def part(tree: DraftTree, nodes: list[int]) -> DraftTree:
     )
 
 
-def within(tree: DraftTree, vocabulary_size: int) -> DraftTree:
+def restrict_to_vocabulary(tree: DraftTree, vocabulary_size: int) -> DraftTree:
     """The tree without tokens outside a vocabulary of this size, and without their descendants."""
     if max(tree.token_ids, default=0) < vocabulary_size:
         return tree
@@ -97,4 +97,4 @@ def within(tree: DraftTree, vocabulary_size: int) -> DraftTree:
     for node, (token, parent) in enumerate(zip(tree.token_ids, tree.parents, strict=True)):
         if token < vocabulary_size and parent in known:
             known.add(node)
-    return part(tree, sorted(known - {ROOT}))
+    return subtree(tree, sorted(known - {ROOT}))

@@ -18,7 +18,7 @@ from draftloop.rpc.fields import taken
 from draftloop.speculation import STRATEGIES
 from draftloop.tree import TokenSource
 from orchestrator.access import Caller, bearer_token
-from orchestrator.ahead import ahead
+from orchestrator.ahead import run_ahead
 from orchestrator.figures import Piece
 from orchestrator.front import Front, preparing
 from orchestrator.loop import STOP, Generation
@@ -45,7 +45,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         """Streams pieces; the last message holds the summary."""
         caller = self._begin(context)
         generation = await self._generation(request.parameters, context, caller)
-        async with contextlib.aclosing(ahead(self._run(generation, context, caller))) as pieces:
+        async with contextlib.aclosing(run_ahead(self._run(generation, context, caller))) as pieces:
             first = True
             async for piece in pieces:
                 prompt_logprobs = generation.prompt_logprobs if first else None
@@ -136,7 +136,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
     def _begin(self, context: grpc.aio.ServicerContext) -> Caller:
         """Identifies the caller and counts one request, before anything else is done for it."""
         caller = self._caller(context)
-        self._front.begin(caller)
+        self._front.count_requests(caller)
         return caller
 
     async def _generation(

@@ -141,7 +141,7 @@ class TextStream:
 
     def _stable_text(self, text: str) -> str:
         """The part of a text ending in a broken character that no later token can change."""
-        if self._tokenizer.bytewise:
+        if self._tokenizer.is_byte_level:
             return text[:-1]  # one replacement character stands for all of the last character
         _, error = self._bytes_at_end()
         return self._shown if error is not None and error.reason == INCOMPLETE_UTF8 else text

@@ -36,7 +36,9 @@ class Tokenizer:
         added = self._tokenizer.get_added_tokens_decoder()
         self._added = {token_id: token.content for token_id, token in added.items()}
         self._special = frozenset(token_id for token_id, token in added.items() if token.special)
-        self.bytewise = "ByteLevel(" in repr(self._tokenizer.decoder)  # as GPT-2's, not Llama 2's
+        self.is_byte_level = "ByteLevel(" in repr(
+            self._tokenizer.decoder
+        )  # as GPT-2's, not Llama 2's
 
     @property
     def special_tokens(self) -> frozenset[int]:
@@ -89,7 +91,7 @@ class Tokenizer:
         if token_id in self._added:
             return self._added[token_id].encode()
         text = self.token_text(token_id)
-        if self.bytewise and byte_of_letter().keys() >= set(text):
+        if self.is_byte_level and byte_of_letter().keys() >= set(text):
             return bytes(byte_of_letter()[letter] for letter in text)
         if (byte := self.fallback_byte(token_id)) is not None:
             return bytes([byte])
@@ -97,7 +99,7 @@ class Tokenizer:
 
     def fallback_byte(self, token_id: int) -> int | None:
         """The byte that a byte fallback token (sentencepiece) stands for; None for other tokens."""
-        byte = None if self.bytewise else BYTE_TOKEN.fullmatch(self.token_text(token_id))
+        byte = None if self.is_byte_level else BYTE_TOKEN.fullmatch(self.token_text(token_id))
         return int(byte[1], 16) if byte else None
 
     def changes_text(self, token_id: int) -> bool:

@@ -27,7 +27,7 @@ from orchestrator.stream import Disconnected, ServiceFailed
 from orchestrator.terms import SessionTerms
 
 # Pauses between attempts; each is twice as long as the one before.
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 0.5
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.05, 0.5
 # Failures of one reachable replica at the same text, after which it is no longer asked: it would
 # fail again. More than one is allowed, since a failing forward fails for all sessions that share
 # it, whichever of them was the cause.
@@ -144,7 +144,7 @@ class VerifierSession(Session[VerifierStream]):
                 # including the one that made it fail
                 pause_s = pause * random.uniform(0.5, 1.5)
                 await asyncio.sleep(pause_s if remaining_s is None else min(pause_s, remaining_s))
-                pause = min(2 * pause, LONGEST_PAUSE_S)
+                pause = min(2 * pause, MAX_PAUSE_S)
                 continue
             self.reopened += 1
             REOPENED.inc()

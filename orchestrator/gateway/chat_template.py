@@ -22,7 +22,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from draftloop.errors import InvalidInput, StartupFailure
-from orchestrator.gateway.json_file import json_object
+from orchestrator.gateway.json_file import read_json_object
 
 DEFAULT_TEMPLATE = Path(__file__).parent / "default_chat_template.jinja"
 # Always defined, as in transformers: templates distinguish "none given" from "undefined".
@@ -50,7 +50,7 @@ class ChatTemplate:
     """Renders messages. Raises StartupFailure if the template cannot be read or compiled."""
 
     def __init__(self, tokenizer_folder: Path, override: Path | None = None) -> None:
-        config = json_object(tokenizer_folder / "tokenizer_config.json")
+        config = read_json_object(tokenizer_folder / "tokenizer_config.json")
         self.source, text, self.tools_text = _find_template(tokenizer_folder, config, override)
         self._tokens = {name: _token_text(config.get(name)) for name in SPECIAL_TOKENS}
         self._template = self._compile(text)

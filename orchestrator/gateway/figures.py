@@ -12,11 +12,11 @@ from orchestrator.loop import Generation
 NS_PER_MS = 1e6
 
 
-def metrics(generations: Sequence[Generation], most_draft_tokens: int) -> dict[str, Any]:
+def metrics(generations: Sequence[Generation], default_max_draft_tokens: int) -> dict[str, Any]:
     """The `metrics` of an answer, added up over its choices."""
     request = generations[0].request
     total = sum((generation.figures for generation in generations), SpeculationFigures())
-    max_draft_tokens = request.speculation.max_draft_tokens or most_draft_tokens
+    max_draft_tokens = request.speculation.max_draft_tokens or default_max_draft_tokens
     return {
         "speculative_decoding": {
             "strategy": request.strategy,

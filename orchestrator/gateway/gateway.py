@@ -20,7 +20,7 @@ from orchestrator.gateway.caller import caller_of, tenant_of
 from orchestrator.gateway.chat_reader import PLAIN, Reading
 from orchestrator.gateway.chat_template import ChatTemplate
 from orchestrator.gateway.errors import UnknownModel
-from orchestrator.gateway.form_field import by_form_field
+from orchestrator.gateway.form_field import with_form_field
 from orchestrator.gateway.formats import ChatFormat, CompletionFormat
 from orchestrator.gateway.generating import Generating
 from orchestrator.gateway.hosts import Hosts
@@ -140,20 +140,20 @@ class Gateway:
     ) -> int:
         """Number of tokens of the body's prompt, whether or not the context has room for it."""
         self.require_model(body.model)
-        self.front.begin(caller_of(self.front, headers))
+        self.front.count_requests(caller_of(self.front, headers))
         with responses_names() if isinstance(body, ResponseBody) else messages_names():
             return len(await self._prompts.tokens(body.chat))
 
     async def tokens(self, body: TokenizeBody, headers: Mapping[str, str]) -> list[int]:
         """Token ids of a text or of a chat's prompt."""
         self.require_model(body.model)
-        self.front.begin(caller_of(self.front, headers))
+        self.front.count_requests(caller_of(self.front, headers))
         return await self._prompts.tokens(body)
 
     async def text(self, body: DetokenizeBody, headers: Mapping[str, str]) -> str:
         """The text of token ids."""
         self.require_model(body.model)
-        self.front.begin(caller_of(self.front, headers))
+        self.front.count_requests(caller_of(self.front, headers))
         return await self._prompts.text(body)
 
     def _check_request(self, body: Generating, prompts: int, headers: Mapping[str, str]) -> Caller:
@@ -173,7 +173,7 @@ class Gateway:
             raise InvalidInput("prompt", f"must have at most {limit} entries", f"{prompts} entries")
         if prompts * (body.n or 1) > limit:
             raise InvalidInput("n", f"must be at most {limit // prompts} here", body.n)
-        self.front.begin(caller, prompts * (body.n or 1))
+        self.front.count_requests(caller, prompts * (body.n or 1))
         size = self.front.deployment.verifier.vocabulary_size
         for name in TOKEN_ID_FIELDS:  # before each choice gets a copy
             check_token_count(name, len(getattr(body, name) or ()), size)
@@ -238,7 +238,7 @@ class Gateway:
             if error.field == "max_tokens" and body.max_completion_tokens is not None:
                 raise InvalidInput.passed_on("max_completion_tokens", error.description) from None
             error = await self._more_specific_error(error, body, reading)
-            raise by_form_field(error, body.form_field) from None
+            raise with_form_field(error, body.form_field) from None
 
     async def _more_specific_error(
         self, error: InvalidInput, body: Generating, reading: Reading
@@ -257,5 +257,5 @@ class Gateway:
             try:
                 await deployment.grammars.require(part, deployment.verifier)
             except InvalidInput as specific:
-                return by_form_field(specific, field)
+                return with_form_field(specific, field)
         return error

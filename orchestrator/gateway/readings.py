@@ -80,7 +80,7 @@ class Readings:
     @functools.cached_property
     def _channels(self) -> bool:
         name = self._settings.reasoning_parser
-        shown = name == "auto" and harmony.is_shown(self._template.tools_text)
+        shown = name == "auto" and harmony.uses_harmony(self._template.tools_text)
         return shown or name == "harmony"
 
     @functools.cached_property

@@ -16,7 +16,7 @@ from orchestrator.access import Caller
 from orchestrator.front import Front
 from orchestrator.gateway import figures
 from orchestrator.gateway.answers import DONE, error_events, event
-from orchestrator.gateway.form_field import by_form_field
+from orchestrator.gateway.form_field import with_form_field
 from orchestrator.gateway.formats import AnswerFormat, Choice
 from orchestrator.gateway.logprobs import CompletionLogprobs, LogprobsFormat
 from orchestrator.gateway.prompt_logprobs import PromptLogprobsAnswer
@@ -124,7 +124,7 @@ class Work(Generic[Form]):
                 async for step in running:
                     yield step.without_output() if self.prompt_only else step
         except InvalidInput as error:
-            raise by_form_field(error, self.form_field) from None
+            raise with_form_field(error, self.form_field) from None
 
     def _output(self, generation: Generation) -> Sequence[int]:
         """Token ids of the output that the answer shows."""

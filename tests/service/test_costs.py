@@ -104,10 +104,10 @@ async def test_on_one_machine_a_drafter_keeps_all_requests_waiting(
         ):
             await started.start()
             assert verifier.info.processor == drafter.info.processor
-            assert started.generation(request, Deadline()).controller.drafter_shares
+            assert started.generation(request, Deadline()).controller.drafter_shares_processor
             elsewhere = dataclasses.replace(drafter.info, processor="elsewhere")
             monkeypatch.setattr(deployment.Deployment, "drafter", elsewhere)
-            assert not started.generation(request, Deadline()).controller.drafter_shares
+            assert not started.generation(request, Deadline()).controller.drafter_shares_processor
     finally:
         await started.stop()
 

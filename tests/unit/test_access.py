@@ -111,17 +111,17 @@ def test_requests_a_minute() -> None:
     clock = Clock()
     caller = Caller(entry(requests_per_minute=3), clock)
     for _ in range(3):
-        caller.begin()
+        caller.count_requests()
     with pytest.raises(Overloaded, match="at most 3 requests a minute") as caught:
-        caller.begin()
+        caller.count_requests()
     assert caught.value.retry_after_s == 20
     clock.now += 20.01
-    caller.begin()
+    caller.count_requests()
     clock.now += 3600  # no more than a minute's requests are saved up
     for _ in range(3):
-        caller.begin()
+        caller.count_requests()
     with pytest.raises(Overloaded):
-        caller.begin()
+        caller.count_requests()
 
 
 def test_an_entry_that_changes_is_in_force_as_it_is_now(file: Path) -> None:
@@ -151,10 +151,10 @@ def test_a_file_is_read_once_for_every_change(file: Path) -> None:
 def test_who_is_refused_is_told_what_is_left_to_wait() -> None:
     clock = Clock()
     caller = Caller(entry(requests_per_minute=3), clock)
-    caller.begin(3)
+    caller.count_requests(3)
     clock.now += 15  # three quarters of the next request
     with pytest.raises(Overloaded) as caught:
-        caller.begin()
+        caller.count_requests()
     assert caught.value.retry_after_s == 5
 
 
@@ -165,7 +165,7 @@ def test_a_tenant_can_be_written() -> None:
 
 def test_what_runs_costs_no_rate_again() -> None:
     caller = Caller(entry(requests_per_minute=1), Clock())
-    caller.begin()
+    caller.count_requests()
     for _ in range(5):
         with caller.admit():
             pass
@@ -175,13 +175,13 @@ def test_the_file_is_read_again_when_it_changes(file: Path) -> None:
     clock = Clock()
     write(file, entry(requests_per_minute=1), entry("bob", OTHER))
     access = Access(file, clock)
-    access.caller(KEY).begin()
+    access.caller(KEY).count_requests()
     write(file, entry(requests_per_minute=1))
     clock.now += 2
     with pytest.raises(Unauthenticated):
         access.caller(OTHER)
     with pytest.raises(Overloaded):
-        access.caller(KEY).begin()  # an unchanged entry keeps its counts
+        access.caller(KEY).count_requests()  # an unchanged entry keeps its counts
     file.write_text("[[keys]]\nname = 7\n")
     clock.now += 2
     with capture_logs() as lines:
@@ -289,7 +289,7 @@ def test_several_at_once_are_admitted_or_none() -> None:
             pass
         with caller.admit(1):
             pass
-    caller.begin(2)
+    caller.count_requests(2)
     with pytest.raises(Overloaded, match="a minute"):
-        caller.begin(2)
-    caller.begin(1)
+        caller.count_requests(2)
+    caller.count_requests(1)

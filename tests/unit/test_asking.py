@@ -15,7 +15,7 @@ from orchestrator.budget import Controller
 from orchestrator.choice import MAX_WAIT_PREFILLS, MIN_WAIT_S, ModelChoice
 from orchestrator.costs import VerifyCost
 from orchestrator.gains import (
-    ROUNDS_OF_TRY,
+    TRY_ROUNDS,
     USUAL_FORWARDS,
     USUAL_TOKENS,
 )
@@ -34,9 +34,9 @@ def opened(draft_ns: float) -> ModelChoice:
 def test_a_try_goes_on_behind_offers_like_the_one_that_it_began_with() -> None:
     model = opened(CHEAP_NS)
     asked = [number for number in range(2000) if model.should_ask(PROMPT, LARGE)]
-    tries = [asked[at : at + ROUNDS_OF_TRY] for at in range(0, len(asked), ROUNDS_OF_TRY)]
+    tries = [asked[at : at + TRY_ROUNDS] for at in range(0, len(asked), TRY_ROUNDS)]
     assert len(tries) > 1
-    assert all(tried[-1] - tried[0] == ROUNDS_OF_TRY - 1 for tried in tries[:-1])
+    assert all(tried[-1] - tried[0] == TRY_ROUNDS - 1 for tried in tries[:-1])
 
 
 def test_a_little_more_to_do_without_ends_no_try() -> None:

@@ -16,11 +16,11 @@ from orchestrator.budget import Controller
 from orchestrator.choice import TRY_COST_PER_ROUND, DraftChoice, ModelChoice
 from orchestrator.costs import VerifyCost
 from orchestrator.gains import (
-    LONGEST_WITHOUT,
+    MAX_ROUNDS_WITHOUT,
+    MIN_ROUNDS_UNOPENED,
     PRIOR_ROUNDS,
-    ROUNDS_OF_TRY,
     SHARE_OF_OFFER,
-    SHORTEST_UNOPENED,
+    TRY_ROUNDS,
     USUAL_FORWARDS,
     USUAL_TOKENS,
     Gains,
@@ -66,7 +66,7 @@ def test_drafts_that_lose_are_tried_ever_less_often_until_they_pay() -> None:
     chosen = choice(Gains())
     tries = drafted(chosen, 800, accepted=0, draft_ns=DEAR_NS)[-8:]
     gaps = [later - sooner for sooner, later in pairwise(tries)]
-    assert gaps == sorted(gaps) and gaps[-1] == LONGEST_WITHOUT + 1
+    assert gaps == sorted(gaps) and gaps[-1] == MAX_ROUNDS_WITHOUT + 1
     took = drafted(chosen, 2000, accepted=4, draft_ns=CHEAP_NS)
     assert took[-100:] == list(range(1900, 2000))
 
@@ -184,22 +184,22 @@ def test_who_did_not_open_tries_the_model_after_a_while_and_asks_it_once_it_has_
     known.is_due = False
     model.open(PROMPT)
     asked, opened, prefills = [], [], 20
-    for number in range(2 * SHORTEST_UNOPENED):
+    for number in range(2 * MIN_ROUNDS_UNOPENED):
         before = model.drafter.is_requested
         if model.should_ask(PROMPT):
             asked.append(number)
         if model.drafter.is_requested > before:
             opened.append(number)
         known.is_due = bool(opened) and number >= opened[0] + prefills - 1
-    assert opened == [SHORTEST_UNOPENED - 2]
+    assert opened == [MIN_ROUNDS_UNOPENED - 2]
     assert asked[0] == opened[0] + prefills
 
 
 def test_a_session_that_was_opened_for_a_try_is_tried_once() -> None:
     model = model_choice(DEAR_NS, left=400)
     model.drafter.is_due = True  # type: ignore[misc]
-    rounds = [number for number in range(2 * SHORTEST_UNOPENED) if model.should_ask(PROMPT)]
-    assert rounds == list(range(rounds[0], rounds[0] + ROUNDS_OF_TRY))
+    rounds = [number for number in range(2 * MIN_ROUNDS_UNOPENED) if model.should_ask(PROMPT)]
+    assert rounds == list(range(rounds[0], rounds[0] + TRY_ROUNDS))
 
 
 def test_who_opened_a_session_for_a_try_tries_it_whenever_others_did() -> None:
@@ -207,10 +207,10 @@ def test_who_opened_a_session_for_a_try_tries_it_whenever_others_did() -> None:
     gains = Gains()
     other = model_choice(DEAR_NS, left=400, gains=gains)
     other.drafter.open(PROMPT)
-    assert sum(other.should_ask(PROMPT) for _ in range(20)) == ROUNDS_OF_TRY
+    assert sum(other.should_ask(PROMPT) for _ in range(20)) == TRY_ROUNDS
     model = model_choice(DEAR_NS, left=400, gains=gains)
-    rounds = [number for number in range(2 * SHORTEST_UNOPENED) if model.should_ask(PROMPT)]
-    assert len(rounds) == ROUNDS_OF_TRY and rounds[0] <= SHORTEST_UNOPENED
+    rounds = [number for number in range(2 * MIN_ROUNDS_UNOPENED) if model.should_ask(PROMPT)]
+    assert len(rounds) == TRY_ROUNDS and rounds[0] <= MIN_ROUNDS_UNOPENED
 
 
 def test_where_no_drafter_was_there_to_open_a_session_the_round_still_asks() -> None:
@@ -226,10 +226,10 @@ def test_a_try_of_the_model_that_costs_more_is_made_less_often(loss: float) -> N
     model = model_choice((USUAL_TOKENS + loss) * PLAIN_NS / USUAL_FORWARDS, left=400)
     model.drafter.open(PROMPT)
     asked = [number for number in range(600) if model.should_ask(PROMPT)]
-    first, second = asked[:ROUNDS_OF_TRY], asked[ROUNDS_OF_TRY : 2 * ROUNDS_OF_TRY]
+    first, second = asked[:TRY_ROUNDS], asked[TRY_ROUNDS : 2 * TRY_ROUNDS]
     for tried in (first, second):
-        assert tried == list(range(tried[0], tried[0] + ROUNDS_OF_TRY))
-    waited = ROUNDS_OF_TRY * loss / TRY_COST_PER_ROUND
+        assert tried == list(range(tried[0], tried[0] + TRY_ROUNDS))
+    waited = TRY_ROUNDS * loss / TRY_COST_PER_ROUND
     assert second[0] - first[-1] == pytest.approx(waited, abs=1)
 
 
@@ -242,7 +242,7 @@ def test_what_one_of_many_tries_all_know() -> None:
         model._controller = Controller(max_nodes=8, verify_cost=cost)
         model.drafter.open(PROMPT)
         asked = [number for number in range(1000) if model.should_ask(PROMPT)]
-        gaps.append(asked[ROUNDS_OF_TRY] - asked[ROUNDS_OF_TRY - 1])
+        gaps.append(asked[TRY_ROUNDS] - asked[TRY_ROUNDS - 1])
     assert gaps[1] > 3 * gaps[0]
 
 
@@ -253,7 +253,8 @@ def test_on_the_targets_processors_a_draft_costs_what_all_bring_in() -> None:
     for waited_ns in (300, 700, 500, 400, 600) * 4:
         gain.observe(3, 4, waited_ns)
     apart, here = (
-        Controller(max_nodes=8, verify_cost=cost, drafter_shares=shares) for shares in (False, True)
+        Controller(max_nodes=8, verify_cost=cost, drafter_shares_processor=shares)
+        for shares in (False, True)
     )
     assert gain.worth(here) == gain.worth(apart), "alone it makes no difference"
     crowded(cost, 8)
@@ -266,7 +267,9 @@ def test_among_others_a_session_is_opened_for_more_where_prefilling_keeps_them_w
     for shares, left in ((False, 40), (True, 40), (True, 120), (True, 400)):
         model = model_choice(CHEAP_NS, left)
         cost = crowded(VerifyCost(FLAT.curve), 3)
-        model._controller = Controller(max_nodes=8, verify_cost=cost, drafter_shares=shares)
+        model._controller = Controller(
+            max_nodes=8, verify_cost=cost, drafter_shares_processor=shares
+        )
         model.open(PROMPT)
         opened.append(model.drafter.is_requested)
     assert opened == [True, False, False, True]
@@ -277,9 +280,9 @@ def test_a_try_does_without_the_model_where_free_sources_promise_much() -> None:
     model = model_choice(DEAR_NS, left=400)
     model.drafter.open(PROMPT)
     assert model.should_ask(PROMPT)
-    assert not any(model.should_ask(PROMPT, Offer(tokens=8.0)) for _ in range(ROUNDS_OF_TRY))
-    asked = [model.should_ask(PROMPT) for _ in range(2 * ROUNDS_OF_TRY)]
-    assert sum(asked) == ROUNDS_OF_TRY - 1 and all(asked[: ROUNDS_OF_TRY - 1])
+    assert not any(model.should_ask(PROMPT, Offer(tokens=8.0)) for _ in range(TRY_ROUNDS))
+    asked = [model.should_ask(PROMPT) for _ in range(2 * TRY_ROUNDS)]
+    assert sum(asked) == TRY_ROUNDS - 1 and all(asked[: TRY_ROUNDS - 1])
 
 
 def test_a_round_that_does_not_pay_is_no_try_right_after_one_that_did() -> None:

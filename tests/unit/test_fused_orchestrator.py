@@ -31,7 +31,7 @@ from orchestrator.choice import ModelChoice
 from orchestrator.costs import VerifyCost
 from orchestrator.figures import SpeculationFigures
 from orchestrator.fused import FusedDrafting, _likeliest_leaf
-from orchestrator.gains import ROUNDS_OF_TRY, USUAL_FORWARDS, Gains
+from orchestrator.gains import TRY_ROUNDS, USUAL_FORWARDS, Gains
 from orchestrator.outcome import RoundOutcome
 from orchestrator.selection import Offer
 from phrase_store.session import PhraseSession
@@ -263,7 +263,7 @@ def test_the_drafter_hears_the_verdict_on_every_draft_of_its_own() -> None:
     drafting, controller = made(drafter, [1], draft_ns=1e6)
     rounds(drafting, controller, [1], 1500)
     heard = [verdict is not None for verdict in drafter.verdicts]
-    assert len(heard) > ROUNDS_OF_TRY  # plain rounds lie between two tries
+    assert len(heard) > TRY_ROUNDS  # plain rounds lie between two tries
     assert heard == [False, *[True] * (len(heard) - 1)]
 
 
@@ -286,7 +286,7 @@ def test_what_one_request_learned_of_the_draft_model_the_next_one_knows() -> Non
 def test_a_first_try_that_pays_shows_in_what_is_expected_of_the_next() -> None:
     gains = Gains()
     first = gains.of(FUSED, 0.0, 1.0)
-    for _ in range(ROUNDS_OF_TRY):
+    for _ in range(TRY_ROUNDS):
         first.observe(accepted=9, nodes=12, draft_ns=1)
     assert gains.of(FUSED, 0.0, 1.0).means.tokens > 5
     for _ in range(200):

@@ -14,7 +14,7 @@ from draftloop.tree import EMPTY_TREE, ROOT, DraftBudget, DraftTree, TokenSource
 from orchestrator.budget import Controller
 from orchestrator.choice import ModelChoice
 from orchestrator.costs import VerifyCost
-from orchestrator.gains import LONGEST_WITHOUT, ROUNDS_OF_TRY, Gains
+from orchestrator.gains import MAX_ROUNDS_WITHOUT, TRY_ROUNDS, Gains
 from orchestrator.hindsight import (
     FIRST_JUDGED,
     JUDGED_EVERY,
@@ -171,7 +171,7 @@ def test_what_was_overrated_is_asked_no_more_and_measured_against_what_it_promis
         model.should_ask(PROMPT)
         model.record_hindsight(saved_ns=-PLAIN_NS)
     assert model.advantage() == pytest.approx(-1, abs=0.01)
-    assert sum(model.should_ask(PROMPT) for _ in range(LONGEST_WITHOUT)) <= ROUNDS_OF_TRY
+    assert sum(model.should_ask(PROMPT) for _ in range(MAX_ROUNDS_WITHOUT)) <= TRY_ROUNDS
 
 
 def test_a_fixed_size_knows_no_hindsight() -> None:

@@ -173,7 +173,7 @@ def test_a_round_counts_what_was_accepted_and_where() -> None:
     before = counts()
     meter = metrics.RequestMeter("ouroboros")
     draft = Draft(tree=tree, committed_length=3)
-    meter.round(draft, answer, 3, RoundTimes(draft_ns=1, verify_ns=2, round_ns=5))
+    meter.record_round(draft, answer, 3, RoundTimes(draft_ns=1, verify_ns=2, round_ns=5))
     after = [new - old for new, old in zip(counts(), before, strict=True)]
     assert after == [3, 2, 1, 1, 1, 0, 2]
 

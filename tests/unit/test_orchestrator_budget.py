@@ -383,15 +383,15 @@ def test_a_failed_replica_rests_longer_each_time_until_it_works() -> None:
 
 def test_the_request_limit_holds_and_gives_back() -> None:
     limit = RequestLimit(1)
-    with limit.more(), pytest.raises(Overloaded), limit.more():
+    with limit.admit(), pytest.raises(Overloaded), limit.admit():
         pass
-    with limit.more():
+    with limit.admit():
         assert limit.running == 1
     assert limit.running == 0
 
 
 def test_requests_that_were_let_in_together_leave_together() -> None:
     limit = RequestLimit(4)
-    with limit.more(3), pytest.raises(Overloaded), limit.more(2):
+    with limit.admit(3), pytest.raises(Overloaded), limit.admit(2):
         pass
     assert limit.running == 0

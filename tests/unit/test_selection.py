@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from draftloop.model_info import CostPoint
 from draftloop.tree import EMPTY_TREE, ROOT, Draft, DraftEnd, DraftTree, TokenSource
 from orchestrator.costs import VerifyCost
-from orchestrator.selection import EMPTY_SELECTION, Offer, Selection, cut, select, within
+from orchestrator.selection import (
+    EMPTY_SELECTION,
+    Offer,
+    Selection,
+    cut,
+    restrict_to_vocabulary,
+    select,
+)
 
 MODEL = TokenSource.DRAFT_MODEL
 LINE = VerifyCost((CostPoint(1, 1_000_000), CostPoint(33, 2_000_000)))
@@ -87,7 +94,9 @@ def test_a_cut_draft_tells_what_was_proposed_and_why_it_ends() -> None:
 def test_tokens_that_a_model_has_not_go_with_what_follows_them() -> None:
     # Tokens beyond the model's vocabulary are removed with all their descendants.
     tree = DraftTree((3, 9, 4, 5, 8, 6), (ROOT, ROOT, 1, 0, 3, 3), (0.5,) * 6, (MODEL,) * 6)
-    assert within(tree, 10) is tree
-    assert within(tree, 7) == DraftTree((3, 5, 6), (ROOT, 0, 1), (0.5,) * 3, (MODEL,) * 3)
-    assert within(tree, 3) == EMPTY_TREE
-    assert within(EMPTY_TREE, 3) is EMPTY_TREE
+    assert restrict_to_vocabulary(tree, 10) is tree
+    assert restrict_to_vocabulary(tree, 7) == DraftTree(
+        (3, 5, 6), (ROOT, 0, 1), (0.5,) * 3, (MODEL,) * 3
+    )
+    assert restrict_to_vocabulary(tree, 3) == EMPTY_TREE
+    assert restrict_to_vocabulary(EMPTY_TREE, 3) is EMPTY_TREE

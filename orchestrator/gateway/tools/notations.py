@@ -33,7 +33,7 @@ EXAMPLE_IN_PYTHON = re.compile(r"\[\w+\(\w+=")
 
 def detect_notation(template: str) -> Notation | None:
     """The notation that a chat template shows; None if it shows none that is known."""
-    if harmony.is_shown(template):
+    if harmony.uses_harmony(template):
         return HARMONY
     if QWEN3_CODER.begin in template and QWEN3_CODER.opening in template:
         return QWEN3_CODER

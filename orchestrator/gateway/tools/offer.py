@@ -11,7 +11,7 @@ from typing import Any
 from draftloop.errors import InvalidInput
 from draftloop.grammar import Grammar
 from draftloop.grammars.text import with_parts
-from orchestrator.gateway.form_field import by_form_field
+from orchestrator.gateway.form_field import with_form_field
 from orchestrator.gateway.tools.grammar import calls_grammar
 from orchestrator.gateway.tools.notation import Functions, Notation
 from orchestrator.gateway.tools.reader import CallReader
@@ -94,7 +94,7 @@ def make_offer(
     try:
         grammar = calls_grammar(notation, functions, tokenizer, several=several)
     except InvalidInput as error:
-        raise by_form_field(error, "tools") from None
+        raise with_form_field(error, "tools") from None
     if choice == "auto" and form is not None:
         grammar = with_parts("start: @calls | @content\n", {"calls": grammar, "content": form})
     return Offer(notation, offered, grammar, named, schemas, several, required=choice != "auto")
