@@ -25,9 +25,8 @@ class PrefixIndex(Generic[Place]):
 
     def note(self, tokens: Sequence[int], group: str, place: Place) -> None:
         """Records that this place holds the text."""
-        for key in reversed(
-            _prefix_keys(tokens, group)
-        ):  # so that the longest prefix is evicted first
+        # In this order, so that the longest prefix is evicted first.
+        for key in reversed(_prefix_keys(tokens, group)):
             self._places[key] = place
             self._places.move_to_end(key)
         while len(self._places) > self._max_prefixes:

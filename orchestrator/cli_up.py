@@ -24,10 +24,8 @@ from phrase_store.log import LogOptions, LogUnavailable, open_log
 
 # Unknown flags are handled here: who mistypes one needs a specific message and not the usage.
 PASS_UNKNOWN_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
-DRAFTER_ONLY_SETTINGS = (
-    "draft_ahead",
-    "draft_temperature",
-)  # whose settings may not be imported here
+# Listed here, since the drafter's settings may not be imported.
+DRAFTER_ONLY_SETTINGS = ("draft_ahead", "draft_temperature")
 ROLE_SETTINGS: dict[str, Iterable[str]] = {
     "verifier": ModelServiceSettings.model_fields,
     "drafter": (

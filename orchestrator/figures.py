@@ -165,7 +165,7 @@ class Piece:
     """What one round committed.
 
     `sources`: where each token came from.
-    `decode_texts`: decodes the text that each token made certain; deferred, see `TextStream.later`.
+    `decode_texts`: decodes the text that each token made certain; deferred, see `TextStream.defer`.
     `logprobs`: one entry per token if the request asked for them, otherwise empty.
     `draft`: the tree that the round verified; `accepted_nodes`: its accepted nodes; `draft_end`:
     why it was not larger.

@@ -21,9 +21,8 @@ from draftloop.request import TENANT_RULE, is_tenant
 
 KEY_PREFIX = "dl-"  # so that people and secret scanners recognize a key
 KEY_BYTES = 32
-ERROR_POSITION = re.compile(
-    r"\(at [^()]*\)$"
-)  # position in an error message that may quote a value
+# Position in an error message that may quote a value.
+ERROR_POSITION = re.compile(r"\(at [^()]*\)$")
 
 
 class KeyEntry(BaseModel):

@@ -247,9 +247,8 @@ class Generation:
         timings, used_draft_model = answer.timings, draft.timings.forwards > 0
         without_draft_ns = times.round_ns - times.draft_ns
         cost, nodes = self.controller.verify_cost, len(draft.tree)
-        if used_draft_model and not cost.is_shared(
-            timings
-        ):  # other sessions' work is not the draft's
+        # Not for a shared round: other sessions' work is not the draft's.
+        if used_draft_model and not cost.is_shared(timings):
             self.drafting.observe_delay(without_draft_ns - cost.nanoseconds(nodes))
         by_choice = self.request.strategy != AUTOREGRESSIVE
         cost.observe(nodes, without_draft_ns, timings, by_choice=by_choice)

@@ -36,9 +36,8 @@ class Tokenizer:
         added = self._tokenizer.get_added_tokens_decoder()
         self._added = {token_id: token.content for token_id, token in added.items()}
         self._special = frozenset(token_id for token_id, token in added.items() if token.special)
-        self.is_byte_level = "ByteLevel(" in repr(
-            self._tokenizer.decoder
-        )  # as GPT-2's, not Llama 2's
+        # As GPT-2's, not Llama 2's.
+        self.is_byte_level = "ByteLevel(" in repr(self._tokenizer.decoder)
 
     @property
     def special_tokens(self) -> frozenset[int]:

@@ -103,9 +103,8 @@ class ChatFormat(AnswerFormat):
     def __init__(self, reading: Reading) -> None:
         self._readers = defaultdict[int, ChatReader](reading.reader)  # by choice
         self._hides_reasoning = reading.hidden and reading.thought is not None
-        self._logprobs = defaultdict[int, PendingLogprobs](
-            PendingLogprobs
-        )  # by choice, if reasoning is hidden
+        # By choice, if reasoning is hidden.
+        self._logprobs = defaultdict[int, PendingLogprobs](PendingLogprobs)
 
     def opening(self, index: int, logprobs: Any) -> list[Choice]:
         """The chunk with the role."""

@@ -53,7 +53,7 @@ class Readings:
         if self._channels:
             return channels_after(prompt, self._tokenizer)
         known = self._marks
-        return known and thought_after(prompt, known, self._tokenizer, begun=answer_start)
+        return known and thought_after(prompt, known, self._tokenizer, answer_start=answer_start)
 
     def _offer(self, body: ChatBody, thought: Thought | ChannelThought | None) -> Offer | None:
         """The calls that the answer may have; without calls, it has the form that was asked for."""

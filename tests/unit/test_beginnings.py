@@ -18,9 +18,8 @@ def test_the_longest_beginning_counts() -> None:
     known.note(CHAT[: 2 * BLOCK_TOKENS] + [7] * BLOCK_TOKENS, "", "second")
     assert known.find([*CHAT, 3], "") == ("first", len(CHAT))
     assert place_of(known, CHAT[: 3 * BLOCK_TOKENS], "") == "first"
-    assert (
-        place_of(known, CHAT[: 2 * BLOCK_TOKENS] + [9] * BLOCK_TOKENS, "") == "second"
-    )  # it was there last
+    # It was there last.
+    assert place_of(known, CHAT[: 2 * BLOCK_TOKENS] + [9] * BLOCK_TOKENS, "") == "second"
     assert place_of(known, [*CHAT[:-1], 3], "") == "first"
 
 

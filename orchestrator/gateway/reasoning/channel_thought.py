@@ -19,30 +19,30 @@ FINAL_CONTENT = "said"  # the grammar of the final channel's content
 class ChannelThought:
     """The reasoning that an answer in channels may have.
 
-    `begun`: what the prompt already has of the answer. `tokens`: ids of the marks that are single
-    tokens. `named_tokens`: those of them that are special, which texts show only if named.
+    `answer_start`: what the prompt already has of the answer. `tokens`: ids of the marks that are
+    single tokens. `named_tokens`: those of them that are special, which texts show only if named.
     """
 
-    begun: str
+    answer_start: str
     tokens: dict[str, int]
     named_tokens: frozenset[int]
 
     def reader(self) -> ChannelReader:
         """A new reader; every answer needs its own."""
-        return ChannelReader(self.begun)
+        return ChannelReader(self.answer_start)
 
     def before(self, form: Grammar | None, *, calls: bool) -> Grammar | None:
         """The grammar of free reasoning followed by an answer of that form.
 
         `calls`: the form includes tool calls and brings its messages' headers itself.
         """
-        begun = self.reader().kind
-        if form is None or begun not in (None, "reasoning"):
+        kind = self.reader().kind
+        if form is None or kind not in (None, "reasoning"):
             return form
-        opened = "" if begun is None else "thought "
+        prefix = "" if kind is None else "thought "
         final = "" if calls else self._final
         rules = [
-            f"start: {opened}analysis* {final} @{FORM}",
+            f"start: {prefix}analysis* {final} @{FORM}",
             f'analysis: {self._mark(CHANNEL)} "analysis" {self._mark(MESSAGE)} thought',
             f'thought: words {self._mark(START)} "{ROLE}"',
             *self._words(),

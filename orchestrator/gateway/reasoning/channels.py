@@ -30,13 +30,13 @@ MAX_HEADER_LENGTH = 1024
 
 
 class ChannelReader:
-    """Reads one answer. `begun`: what the prompt already has of it.
+    """Reads one answer. `answer_start`: what the prompt already has of it.
 
     Calls are passed on as content with their marks, in a uniform order, for the reader of calls.
     Text without a header is content. `spans`: where the reasoning is in the answer.
     """
 
-    def __init__(self, begun: str = "") -> None:
+    def __init__(self, answer_start: str = "") -> None:
         self.spans: list[Span] = []
         self._held = ""
         self._kind: Kind | None = None  # of the current message; None within a header
@@ -44,8 +44,8 @@ class ChannelReader:
         self._opening = False  # nothing of the message has been passed on yet
         self._messages = 0
         self._parts = Parts()
-        self._length = -len(begun)
-        self.feed(begun)
+        self._length = -len(answer_start)
+        self.feed(answer_start)
         self._kinds_passed_on.clear()
 
     @property
@@ -156,5 +156,5 @@ class ChannelReader:
 
 def answer_start_in(prompt: str) -> str:
     """What a prompt already has of the answer."""
-    _, mark, begun = prompt.rpartition(START + ROLE)
-    return begun if mark else ""
+    _, mark, answer_start = prompt.rpartition(START + ROLE)
+    return answer_start if mark else ""

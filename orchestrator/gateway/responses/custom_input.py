@@ -38,17 +38,17 @@ class InputReader:
 
     def __init__(self) -> None:
         self._held = ""
-        self._begun = False
+        self._has_begun = False
         self._decoder = codecs.getincrementaldecoder(UTF_16)("replace")  # of surrogate pairs
 
     def feed(self, arguments: str) -> str:
         """Reads more of the arguments; returns the text that has become certain."""
         self._held += arguments
-        if not self._begun:
+        if not self._has_begun:
             head = HEAD.match(self._held)
             if head is None:
                 return ""
-            self._begun, self._held = True, self._held[head.end() :]
+            self._has_begun, self._held = True, self._held[head.end() :]
         written = WRITTEN.match(self._held)
         assert written is not None  # it may be empty
         self._held = self._held[written.end() :]
@@ -57,7 +57,7 @@ class InputReader:
 
     def rest(self) -> str:
         """The rest at the end; the whole text if the arguments do not begin as expected."""
-        if self._begun:
+        if self._has_begun:
             return self._decoder.decode(b"", final=True)
         try:
             parsed = from_json(self._held, allow_partial=True)

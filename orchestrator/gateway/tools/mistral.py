@@ -16,7 +16,9 @@ WORD = r"[^\s\[\]{},]"
 NAME = re.compile(f"{WORD}+")
 # Newer models leave out the mark before arguments, or write an id before it.
 HEAD = re.compile(rf"(?P<name>{WORD}+)(?:\[CALL_ID\]{WORD}*)?(?:\[ARGS\])?\s*(?=\{{)")
-BEGUN = re.compile(rf"{WORD}+(?:\[[A-Z_]*\]?{WORD}*){{0,2}}\s*")  # what may still become a head
+PARTIAL_HEAD = re.compile(
+    rf"{WORD}+(?:\[[A-Z_]*\]?{WORD}*){{0,2}}\s*"
+)  # what may still become a head
 
 
 class Mistral(Notation):
@@ -38,7 +40,7 @@ class Mistral(Notation):
 
     def body(self, functions: Functions | None, text: str) -> CallBody:
         """A call in either form."""
-        return CallObject() if text.startswith("{") else HeadedCall(HEAD, BEGUN)
+        return CallObject() if text.startswith("{") else HeadedCall(HEAD, PARTIAL_HEAD)
 
     def lark(self, functions: Sequence[Function], mark: Mark, *, several: bool) -> str:
         """Allows both forms: the model's own probabilities favour the one it was trained on."""

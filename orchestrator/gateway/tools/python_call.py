@@ -10,7 +10,7 @@ from orchestrator.gateway.tools.schemas import MAX_NAME_LETTERS
 
 WORD = re.compile(r"[^\W\d][\w.\-]*")
 HEAD = re.compile(r"([^\W\d][\w.\-]*)\s*\(")
-BEGUN = re.compile(r"[^\W\d][\w.\-]*\s*")
+PARTIAL_HEAD = re.compile(r"[^\W\d][\w.\-]*\s*")
 ARGUMENT = re.compile(r"\s*([^\W\d][\w.\-]*)\s*=\s*(\S.*)", re.DOTALL)
 MAX_HEAD_LENGTH = MAX_NAME_LETTERS + 64
 BRACKET_DEPTHS = {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}
@@ -62,7 +62,7 @@ class PythonCall(CallBody):
 
     def _wait_or_end(self) -> str:
         """Waits for more of the head, or ends as no call; then returns what follows the word."""
-        if len(self.raw) <= MAX_HEAD_LENGTH and BEGUN.fullmatch(self.raw):
+        if len(self.raw) <= MAX_HEAD_LENGTH and PARTIAL_HEAD.fullmatch(self.raw):
             return ""
         word = WORD.match(self.raw)
         end = 0 if word is None else word.end()

@@ -22,11 +22,11 @@ MAX_HEAD_LENGTH = MAX_NAME_LETTERS + 64  # longer is no head
 
 
 class Head(NamedTuple):
-    """A `tag` with a name. `whole` matches it, the name as its group; `begun` may become one."""
+    """A `tag` with a name. `full` matches it, the name as its group; `partial` may become one."""
 
     tag: str
-    whole: re.Pattern[str]
-    begun: re.Pattern[str]
+    full: re.Pattern[str]
+    partial: re.Pattern[str]
 
 
 class Tags(NamedTuple):
@@ -96,8 +96,8 @@ class TaggedCall(CallBody):
         If it is no head, only the tag has been read.
         """
         text = self._held[:MAX_HEAD_LENGTH]
-        match = head.whole.match(text)
-        if match is None and len(self._held) <= MAX_HEAD_LENGTH and head.begun.fullmatch(text):
+        match = head.full.match(text)
+        if match is None and len(self._held) <= MAX_HEAD_LENGTH and head.partial.fullmatch(text):
             return None
         end = len(head.tag) if match is None else match.end()
         self.raw, self._held = self._held[:end], self._held[end:]

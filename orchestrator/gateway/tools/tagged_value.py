@@ -39,15 +39,15 @@ class TextValue:
         self.new = ""
         self.ended = False
         self._tags = tags
-        self._begun = False
+        self._has_begun = False
 
     def feed(self, held: str) -> str:
         """Reads up to the text's end, or as far as is certain."""
         self.new = ""
-        if not self._begun:
+        if not self._has_begun:
             if not held:
                 return held
-            self._begun, self.new = True, '"'
+            self._has_begun, self.new = True, '"'
             held = held.removeprefix(self._tags.edge)
         position, mark = find_first(self._tags.ends, held)
         if mark:
