@@ -285,7 +285,7 @@ class BrokenWork:
         yield Step(0, Piece(token_ids=(1,), sources=(), decode_texts=lambda: ("Hello",)), None)
         raise Unavailable("the verifier has gone")
 
-    def written(self, *_said: Any) -> None:
+    def format_logprobs(self, *_said: Any) -> None:
         return None
 
 
