@@ -41,12 +41,12 @@ def _panel(role: str, model: ModelInfo) -> str:
     )
     parts.append(frame.axes(sorted({point.tokens for point in curve})))
     lines = groupby(curve, key=lambda point: (point.context, point.batch))
-    for number, ((context, batch), points) in enumerate(lines):
-        colour = COLOURS[number % len(COLOURS)]
+    for index, ((context, batch), points) in enumerate(lines):
+        colour = COLOURS[index % len(COLOURS)]
         parts.append(frame.line(list(points), colour))
         sessions = "1 session" if batch == 1 else f"{batch} sessions"
         name = f"{sessions}, each holding {context} tokens"
-        parts.append(_text(LEFT + 12, TOP + 6 + 14 * number, name, "start", colour))
+        parts.append(_text(LEFT + 12, TOP + 6 + 14 * index, name, "start", colour))
     return "".join(parts)
 
 

@@ -97,9 +97,9 @@ class Alternative:
 def count_matching(tree: DraftTree, text: Sequence[int]) -> int:
     """How many tokens of a text the draft predicts correctly, from its root on."""
     node, count = ROOT, 0
-    for place, token in enumerate(tree.token_ids):
+    for index, token in enumerate(tree.token_ids):
         if count == len(text):
             break
-        if tree.parents[place] == node and token == text[count]:
-            node, count = place, count + 1
+        if tree.parents[index] == node and token == text[count]:
+            node, count = index, count + 1
     return count

@@ -80,7 +80,7 @@ def subtree(tree: DraftTree, nodes: list[int]) -> DraftTree:
     count = len(nodes)
     if nodes and nodes[-1] == count - 1:  # a tree that was grown best first keeps a prefix
         return tree.first(count)
-    places = {node: place for place, node in enumerate(nodes)} | {ROOT: ROOT}
+    places = {node: index for index, node in enumerate(nodes)} | {ROOT: ROOT}
     return DraftTree(
         token_ids=tuple(tree.token_ids[node] for node in nodes),
         parents=tuple(places[tree.parents[node]] for node in nodes),

@@ -91,7 +91,7 @@ class Tokenizer:
             return self._added[token_id].encode()
         text = self.token_text(token_id)
         if self.is_byte_level and byte_of_letter().keys() >= set(text):
-            return bytes(byte_of_letter()[letter] for letter in text)
+            return bytes(byte_of_letter()[character] for character in text)
         if (byte := self.fallback_byte(token_id)) is not None:
             return bytes([byte])
         return text.replace(WORD_START, " ").encode()
@@ -128,4 +128,4 @@ def byte_of_letter() -> dict[str, int]:
     visible = {*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)}
     hidden = [byte for byte in range(256) if byte not in visible]
     letters = {chr(byte): byte for byte in visible}
-    return letters | {chr(256 + place): byte for place, byte in enumerate(hidden)}
+    return letters | {chr(256 + index): byte for index, byte in enumerate(hidden)}

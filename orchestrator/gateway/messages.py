@@ -149,8 +149,8 @@ def _for_template(field: str, message: Message) -> dict[str, Any]:
             plain["thinking"] = message.reasoning
     if message.tool_calls:
         plain["tool_calls"] = [
-            _call(f"{field}.tool_calls[{number}]", call)
-            for number, call in enumerate(message.tool_calls)
+            _call(f"{field}.tool_calls[{index}]", call)
+            for index, call in enumerate(message.tool_calls)
         ]
     return plain
 

@@ -138,8 +138,8 @@ def normalize_turns(messages: Any) -> Any:
     if not isinstance(messages, list):
         return messages
     turns = [_normalize_turn(turn) if isinstance(turn, dict) else turn for turn in messages]
-    for place, turn in enumerate(turns):
-        _require_known(f"messages[{place}].content", turn)
+    for index, turn in enumerate(turns):
+        _require_known(f"messages[{index}].content", turn)
     return turns
 
 
@@ -175,12 +175,12 @@ def _require_known(field: str, turn: Any) -> None:
     known = KINDS.get(turn["role"]) if blocks and isinstance(turn.get("role"), str) else None
     if known is None or not isinstance(blocks, list):
         return  # the validation of its form reports it
-    for number, block in enumerate(blocks):
+    for index, block in enumerate(blocks):
         if not isinstance(block, dict):
-            raise InvalidInput(f"{field}[{number}]", "must be an object", block)
+            raise InvalidInput(f"{field}[{index}]", "must be an object", block)
         if block.get("type") not in known:
             rule = f"must be one of {', '.join(known)} with role {turn['role']}"
-            raise InvalidInput(f"{field}[{number}].type", rule, block.get("type"))
+            raise InvalidInput(f"{field}[{index}].type", rule, block.get("type"))
 
 
 def messages(system: str | Sequence[Text] | None, turns: Sequence[Turn]) -> list[dict[str, Any]]:

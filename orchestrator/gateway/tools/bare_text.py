@@ -29,7 +29,7 @@ def text_rules(
     """
     closing, choices, rules = mark(end), [], []
     is_literal = closing == literal(end)
-    for number, alternative in enumerate(_alternatives(schema, schema)):
+    for index, alternative in enumerate(_alternatives(schema, schema)):
         values = (
             alternative["enum"]
             if "enum" in alternative
@@ -44,7 +44,7 @@ def text_rules(
                 for text in texts
             ]
             continue
-        part = f"{name}_text_{number}"
+        part = f"{name}_text_{index}"
         terms = " & ".join([*_terms(alternative), _excluding(forbidden)])
         ended = f"{part}[suffix={closing}]: {part.upper()}"
         rules += [

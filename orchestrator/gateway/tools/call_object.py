@@ -36,15 +36,15 @@ class CallObject(CallBody):
         self._passed_on: int | None = None
 
     def feed(self, text: str) -> str:
-        for place, letter in enumerate(text):
-            self._braces.step(letter)
-            returned = self._braces.depth == 1 and letter == "}" and not self._braces.in_text
+        for index, character in enumerate(text):
+            self._braces.step(character)
+            returned = self._braces.depth == 1 and character == "}" and not self._braces.in_text
             if returned and self._arguments_end is None:
-                self._arguments_end = len(self.raw) + place + 1
+                self._arguments_end = len(self.raw) + index + 1
             if not self._braces.depth:
-                self.raw += text[: place + 1]
+                self.raw += text[: index + 1]
                 self.ended = True
-                return text[place + 1 :]
+                return text[index + 1 :]
         self.raw += text
         return ""
 

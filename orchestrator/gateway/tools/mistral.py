@@ -53,8 +53,8 @@ class Mistral(Notation):
             heads = either([f"{literal(one.name)} arguments_{n}" for n, one in enumerate(named)])
             rules += f"named: {begin} ({heads})\nid: ({mark(CALL_ID)} /[a-zA-Z0-9]{{9}}/)?\n"
             rules += "".join(
-                f"arguments_{number}: id {mark(ARGS)} {json_value(one.schema_of_arguments)}\n"
-                for number, one in enumerate(named)
+                f"arguments_{index}: id {mark(ARGS)} {json_value(one.schema_of_arguments)}\n"
+                for index, one in enumerate(named)
             )
         return f"start: {start}\n{rules}"
 

@@ -120,5 +120,5 @@ def _chosen_functions(choice: ToolChoice | None) -> Iterator[tuple[str, str]]:
         case ChosenTool(function=function):
             yield "tool_choice.function.name", function.name
         case AllowedTools(allowed_tools=allowed):
-            for place, tool in enumerate(allowed.tools):
-                yield f"tool_choice.allowed_tools.tools[{place}]", tool.function.name
+            for index, tool in enumerate(allowed.tools):
+                yield f"tool_choice.allowed_tools.tools[{index}]", tool.function.name

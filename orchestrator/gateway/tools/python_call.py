@@ -41,11 +41,11 @@ class PythonCall(CallBody):
             self._head_name, text = head[1], self.raw[head.end() :]
             self.raw = self.raw[: head.end()]
         start = 0
-        for place, letter in enumerate(text):
-            if self._ends_argument(letter):
-                self._argument += text[start:place]
+        for index, character in enumerate(text):
+            if self._ends_argument(character):
+                self._argument += text[start:index]
                 self._take_argument(last=not self._depth)
-                start = place + 1
+                start = index + 1
                 if self.ended:
                     self.raw += text[:start]
                     return text[start:]
@@ -70,17 +70,17 @@ class PythonCall(CallBody):
         self.ended = True
         return rest
 
-    def _ends_argument(self, letter: str) -> bool:
+    def _ends_argument(self, character: str) -> bool:
         """Reads a character; whether it is a comma or bracket of the call itself."""
         if self._quote:
-            if letter == self._quote and not self._escaped:
+            if character == self._quote and not self._escaped:
                 self._quote = ""
-            self._escaped = letter == "\\" and not self._escaped
+            self._escaped = character == "\\" and not self._escaped
             return False
-        if letter in "'\"":
-            self._quote = letter
-        self._depth += BRACKET_DEPTHS.get(letter, 0)
-        return not self._depth or (self._depth == 1 and letter == ",")
+        if character in "'\"":
+            self._quote = character
+        self._depth += BRACKET_DEPTHS.get(character, 0)
+        return not self._depth or (self._depth == 1 and character == ",")
 
     def _take_argument(self, *, last: bool) -> None:
         """Takes the argument that has ended."""

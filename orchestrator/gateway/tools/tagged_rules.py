@@ -35,16 +35,16 @@ def call_rules(functions: Sequence[Function], words: Words) -> list[str]:
 
     Raises InvalidInput for what tags cannot hold.
     """
-    calls = either([f"call_{number}" for number in range(len(functions))])
+    calls = either([f"call_{index}" for index in range(len(functions))])
     rules = [f"call: {calls}"]
-    for number, function in enumerate(functions):
-        rules += _call(number, function, words)
+    for index, function in enumerate(functions):
+        rules += _call(index, function, words)
     return rules
 
 
 def _call(number: int, function: Function, words: Words) -> list[str]:
     head = words.head(function.name)
-    fields = [(f"field_{number}_{place}", one) for place, one in enumerate(fields_of(function))]
+    fields = [(f"field_{number}_{index}", one) for index, one in enumerate(fields_of(function))]
     written = " ".join(name if field.required else f"{name}?" for name, field in fields)
     call = f"call_{number}: {head} {written} {words.end}"
     return [call, *(rule for name, field in fields for rule in _field(name, field, words))]
