@@ -77,7 +77,7 @@ class ModelChoice(DraftChoice):
     call `record_hindsight` once the round is over, before `observe`. `observe` follows every judged
     draft.
 
-    `costs`: time of the draft model's forwards. `expected_remaining`: returns how many tokens may
+    `costs`: time of the draft model's forwards. `tokens_left`: returns how many tokens may
     still come, given the number of committed tokens.
     """
 
@@ -88,12 +88,12 @@ class ModelChoice(DraftChoice):
         *,
         drafter: DrafterSession,
         costs: CostLine,
-        expected_remaining: Callable[[int], int],
+        tokens_left: Callable[[int], int],
     ) -> None:
         super().__init__(controller, gain)
         self.drafter = drafter
         self._costs = costs
-        self._expected_remaining = expected_remaining
+        self._tokens_left = tokens_left
         # A round that wanted a draft opened the session: the first round that can ask then does.
         self._just_opened = False
         self._try = _Try(0)
@@ -195,7 +195,7 @@ class ModelChoice(DraftChoice):
     def _pays_for_prefill(self, committed: Sequence[int], advantage: float) -> bool:
         """Whether the rounds to come, each with this advantage, outweigh the prefill's cost."""
         prefill_ns = self._prefill_ns(committed)
-        remaining = self._expected_remaining(len(committed))
+        remaining = self._tokens_left(len(committed))
         price = self._controller.draft_price(prefill_ns, prefill_ns)
         return advantage * remaining / (1 + self._gain.means.tokens) > price
 

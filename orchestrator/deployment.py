@@ -171,7 +171,7 @@ class Deployment:
                 target=self.verifier,
             ),
             costs=draft_costs,
-            expected_remaining=request.likely_left,
+            tokens_left=request.likely_left,
         )
         if strategy == FUSED:
             configured = bool(self.settings.drafter_addresses)

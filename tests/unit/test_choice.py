@@ -132,11 +132,7 @@ def model_choice(draft_ns: float, left: int, gains: Gains | None = None) -> Mode
     costs = cost_line((CostPoint(1, PLAIN_NS // 10),))
     gain = (gains or Gains()).of(SPECULATIVE, 0.0, draft_ns)
     return ModelChoice(
-        controller(),
-        gain,
-        drafter=known,
-        costs=costs,
-        expected_remaining=lambda held: 100 + left - held,
+        controller(), gain, drafter=known, costs=costs, tokens_left=lambda held: 100 + left - held
     )
 
 

@@ -68,7 +68,7 @@ def proposed(prices: Controller, *, phrases: bool = False) -> Draft:
         gain,
         drafter=drafter,
         costs=cost_line(()),
-        expected_remaining=lambda held: 100 - held,
+        tokens_left=lambda held: 100 - held,
     )
     drafting = ModelDrafting(
         Copies() if phrases else None, None, choice,  # type: ignore[arg-type]

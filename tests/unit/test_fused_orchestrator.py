@@ -125,7 +125,7 @@ def made(
             gain,
             drafter=known,
             costs=costs,
-            expected_remaining=lambda held: len(text) + left - held,
+            tokens_left=lambda held: len(text) + left - held,
         )
     phrases = PhraseSession(text, 64, stop_token_ids=stop_token_ids)
     drafting = FusedDrafting(phrases, choice, controller=controller, figures=SpeculationFigures())

@@ -182,7 +182,7 @@ def test_a_fixed_size_knows_no_hindsight() -> None:
     known: Any = FakeDrafter()
     fixed = ModelChoice(
         controller(fixed=True), gains.of(SPECULATIVE, 0.0, CHEAP_NS), drafter=known,
-        costs=cost_line(()), expected_remaining=lambda held: 100,
+        costs=cost_line(()), tokens_left=lambda held: 100,
     )  # fmt: skip
     assert fixed.advantage() > 0 > other.advantage()
 
