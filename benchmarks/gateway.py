@@ -64,7 +64,7 @@ Open = Callable[[int], Awaitable[Stream]]
 
 
 @dataclass(frozen=True, slots=True)
-class Doors:
+class OrchestratorServer:
     """One stack with the addresses of both of its doors."""
 
     grpc: AsyncClient
@@ -118,7 +118,7 @@ class Doors:
         return Stream(moments[0] - started, duration / (self.tokens - 1))
 
 
-async def measure(doors: Doors, process: psutil.Process, repeats: int) -> list[Row]:
+async def measure(doors: OrchestratorServer, process: psutil.Process, repeats: int) -> list[Row]:
     """Both doors in turn at every concurrency, after a warm-up."""
     ways: dict[str, Open] = {GRPC: doors.by_grpc, HTTP: doors.by_http}
     rows: list[Row] = []
@@ -225,7 +225,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         async def run(http_address: str, pid: int) -> list[Row]:
             async with AsyncClient(stack.address) as client:
-                doors = Doors(client, http_address, chosen.tokens)
+                doors = OrchestratorServer(client, http_address, chosen.tokens)
                 return await measure(doors, psutil.Process(pid), chosen.repeats)
 
         rows = asyncio.run(run(stack.http_address, process.pid))

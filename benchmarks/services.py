@@ -22,7 +22,7 @@ from draftloop.phrase import PhraseScope
 from draftloop.request import GenerationParameters, SamplingParameters
 from draftloop.rpc.health import CA, CERTIFICATE, KEY, SERVER_NAME
 from draftloop.speculation import OUROBOROS, Speculation
-from orchestrator.cli_common import tls_of
+from orchestrator.cli_common import make_tls
 from orchestrator.launcher import Stack
 from orchestrator.stack_config import StackConfig
 
@@ -154,7 +154,7 @@ def connected(address: str) -> Iterator[RunningServer]:
     """
     files = (os.environ.get(name) for name in (CA, CERTIFICATE, KEY))
     ca, certificate, key = (Path(file) if file else None for file in files)
-    tls = tls_of(ca, certificate, key, os.environ.get(SERVER_NAME, ""))
+    tls = make_tls(ca, certificate, key, os.environ.get(SERVER_NAME, ""))
     client = AsyncClient(address, api_key=os.environ.get(API_KEY), tls=tls, retry=NO_RETRY)
     with _loop_of(client) as runner:
         yield RunningServer(client, runner)

@@ -140,7 +140,7 @@ class DrafterSession:
         self._waits_ns = 0.0
 
     @property
-    def asked_for(self) -> bool:
+    def is_requested(self) -> bool:
         """Whether it is open."""
         return self._strategy is not None
 
@@ -154,15 +154,15 @@ class DrafterSession:
         """Whether it has prefilled, or will have so soon that a round waits for it."""
         return self._ready_ns - self._world.clock.perf_counter_ns() <= self._waits_ns
 
-    def fits(self, committed: Sequence[int]) -> bool:
+    def can_serve(self, committed: Sequence[int]) -> bool:
         """Always true: prompts are shorter than the draft model's context here."""
         return True
 
-    def fresh(self, committed: Sequence[int]) -> int:
+    def tokens_to_prefill(self, committed: Sequence[int]) -> int:
         """Number of tokens to compute: all of them, since sessions share nothing here."""
         return len(committed)
 
-    def open(self, committed: Sequence[int], waits_s: float | None = None) -> None:
+    def open(self, committed: Sequence[int], max_wait_s: float | None = None) -> None:
         """Prefills in parallel with everything else."""
         world, request = self._world, self._request
         parts = request.speculation
@@ -191,7 +191,7 @@ class DrafterSession:
         world.run(self._strategy.prefill(), timings)
         world.clock.set_to(began)
         self._ready_ns = began + timings.forward_ns
-        self._waits_ns = math.inf if waits_s is None else 1e9 * waits_s
+        self._waits_ns = math.inf if max_wait_s is None else 1e9 * max_wait_s
 
     async def propose(
         self,

@@ -15,7 +15,7 @@ async def serve(settings: OrchestratorSettings) -> None:
     """Listens immediately, becomes ready when a verifier is, and drains on SIGTERM."""
     # Imported here because importing the phrase index takes a second: wrong flags are refused first
     from orchestrator.deployment import Deployment
-    from orchestrator.doors import Doors
+    from orchestrator.doors import OrchestratorServer
     from orchestrator.front import Front
     from orchestrator.gateway.server import HttpServer
     from orchestrator.servicer import SERVICE_NAME, GenerationServicer, register
@@ -23,9 +23,9 @@ async def serve(settings: OrchestratorSettings) -> None:
     deployment = Deployment(settings)
     front = Front(deployment)
     http = HttpServer(settings, front) if settings.http_listen else None
-    doors = Doors(SERVICE_NAME, settings, http, front)
-    register(GenerationServicer(front), doors.server)
-    await doors.run(deployment.start, deployment.stop)
+    server = OrchestratorServer(SERVICE_NAME, settings, http, front)
+    register(GenerationServicer(front), server.server)
+    await server.run(deployment.start, deployment.stop)
 
 
 if __name__ == "__main__":

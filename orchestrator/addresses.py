@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from draftloop import logs
 from draftloop.config import comma_separated
 
-DNS = "dns:///"
+DNS_PREFIX = "dns:///"
 
 # Host and port to IP addresses. Raises OSError or UnicodeError if the name cannot be resolved.
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
@@ -30,19 +30,19 @@ class Address:
 def check_addresses(text: str) -> None:
     """Raises ValueError if an entry is neither host:port nor dns:///name:port."""
     for entry in comma_separated(text):
-        host, _, port = entry.removeprefix(DNS).rpartition(":")
+        host, _, port = entry.removeprefix(DNS_PREFIX).rpartition(":")
         if not host or "/" in host or not port.isdecimal() or not 0 < int(port) <= 65535:
             raise ValueError(
-                f"must be host:port or {DNS}name:port, separated by commas, with ports from 1 to "
-                f"65535; got {entry!r}"
+                f"must be host:port or {DNS_PREFIX}name:port, separated by commas, with ports from "
+                f"1 to 65535; got {entry!r}"
             )
 
 
 async def look_up(host: str, port: int) -> list[str]:
     """IP addresses from the system's resolver, without blocking the event loop."""
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [str(answer[4][0]) for answer in found]
+    addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(address[4][0]) for address in addresses]
 
 
 class AddressBook:
@@ -52,26 +52,30 @@ class AddressBook:
         self._entries = tuple(entries)
         self._resolve = resolve
         self._last: dict[str, list[Address]] = {}  # last successful result for each name
-        self._failing: set[str] = set()
+        self._unresolved: set[str] = set()
 
     async def read(self) -> list[Address]:
         """All current addresses. A name that cannot be resolved keeps its last ones."""
-        found: dict[Address, None] = {}
+        addresses: dict[Address, None] = {}
         for entry in self._entries:
-            of_entry = await self._behind(entry) if entry.startswith(DNS) else [Address(entry)]
-            found.update(dict.fromkeys(of_entry))
-        return list(found)
+            entry_addresses = (
+                await self._resolve_entry(entry)
+                if entry.startswith(DNS_PREFIX)
+                else [Address(entry)]
+            )
+            addresses.update(dict.fromkeys(entry_addresses))
+        return list(addresses)
 
-    async def _behind(self, entry: str) -> list[Address]:
-        name, _, port = entry.removeprefix(DNS).rpartition(":")
+    async def _resolve_entry(self, entry: str) -> list[Address]:
+        name, _, port = entry.removeprefix(DNS_PREFIX).rpartition(":")
         try:
             ips = await self._resolve(name.strip("[]"), int(port))
         except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
-            if entry not in self._failing:
+            if entry not in self._unresolved:
                 log.warning("name not found", name=entry, reason=str(error))
-            self._failing.add(entry)
+            self._unresolved.add(entry)
             return self._last.get(entry, [])
-        self._failing.discard(entry)
+        self._unresolved.discard(entry)
         targets = sorted({_with_port(ip, port) for ip in ips})
         self._last[entry] = [Address(target, server_name=name) for target in targets]
         return self._last[entry]

@@ -11,16 +11,16 @@ from draftloop.errors import Overloaded
 class RequestLimit:
     """Counts running requests."""
 
-    def __init__(self, most: int, whose: str = "requests") -> None:
-        self._most = most
-        self._whose = whose
+    def __init__(self, limit: int, label: str = "requests") -> None:
+        self._limit = limit
+        self._label = label
         self.running = 0
 
     @contextlib.contextmanager
-    def more(self, count: int = 1) -> Iterator[None]:
+    def admit(self, count: int = 1) -> Iterator[None]:
         """Admits `count` requests while entered. Raises Overloaded if not all of them fit."""
-        if self.running + count > self._most:
-            raise Overloaded(f"{self._whose}: at most {self._most} run at once")
+        if self.running + count > self._limit:
+            raise Overloaded(f"{self._label}: at most {self._limit} run at once")
         self.running += count
         try:
             yield

@@ -18,11 +18,11 @@ from draftloop.tree import DraftBudget, DraftTree
 from orchestrator.costs import VerifyCost
 from orchestrator.selection import NO_OFFER, Offer, Selection, select
 
-NODES_MEMORY, EVERYBODYS_MEMORY = 0.8, 0.99
+NODES_MEMORY, SHARED_PACE_MEMORY = 0.8, 0.99
 NO_DRAFT = DraftBudget(max_nodes=0, max_depth=0)
 # A request's pace starts as if so many average rounds of similar requests had been its own: its
 # own first rounds say little.
-ROUNDS_OF_OTHERS = 6
+SHARED_PACE_ROUNDS = 6
 # The pace without drafts starts as if so many rounds had taken the expected time of their forward.
 PLAIN_ROUNDS = 2
 
@@ -54,17 +54,17 @@ class Controller:
     """Prices the nodes of the next draft. Whether to draft at all is up to a `DraftChoice`.
 
     `fixed`: drafts are as large as allowed, and time has no price.
-    `whole`: drafts are verified uncut, since the request states their size.
-    `drafter_shares`: the draft model runs on the target's processors.
-    `everybodys`: the pace of all similar requests; this controller updates it.
+    `verify_uncut`: drafts are verified uncut, since the request states their size.
+    `drafter_shares_processor`: the draft model runs on the target's processors.
+    `shared_pace`: the pace of all similar requests; this controller updates it.
     """
 
     max_nodes: int
     verify_cost: VerifyCost
     fixed: bool = False
-    whole: bool = False
-    drafter_shares: bool = False
-    everybodys: Pace = field(default_factory=lambda: Pace(memory=EVERYBODYS_MEMORY))
+    verify_uncut: bool = False
+    drafter_shares_processor: bool = False
+    shared_pace: Pace = field(default_factory=lambda: Pace(memory=SHARED_PACE_MEMORY))
     _pace: Pace = field(default_factory=lambda: Pace(memory=0.95))  # of all rounds
     _plain: Pace = field(default_factory=lambda: Pace(memory=0.9))
     _nodes: float = 0.0
@@ -83,25 +83,29 @@ class Controller:
         other sessions.
         """
         prices = self.prices
-        others_ns = prices.others * work_ns if self.drafter_shares else 0.0
+        others_ns = prices.others * work_ns if self.drafter_shares_processor else 0.0
         return prices.rate * (waited_ns + others_ns)
 
     def _current_prices(self) -> Prices:
         cost = self.verify_cost
-        beside_prompts = 1 - cost.load.prompts_share
-        expected = max(cost.nanoseconds(0), 1.0) / beside_prompts
-        plain = self._plain.rate_with(PLAIN_ROUNDS, PLAIN_ROUNDS * expected)
-        rate = 0.0 if self.fixed else max(self._known_pace(), plain)
-        others = (cost.load.sessions - 1) / beside_prompts
-        shared = rate * (1 + others)
+        share_without_prompts = 1 - cost.load.prompt_share
+        expected_ns = max(cost.nanoseconds(0), 1.0) / share_without_prompts
+        plain = self._plain.rate_with(PLAIN_ROUNDS, PLAIN_ROUNDS * expected_ns)
+        rate = 0.0 if self.fixed else max(self._pace_with_prior(), plain)
+        other_sessions = (cost.load.sessions - 1) / share_without_prompts
+        shared_rate = rate * (1 + other_sessions)
         return Prices(
-            plain, rate, others, shared, shared * cost.node_nanoseconds(self._nodes, self.max_nodes)
+            plain,
+            rate,
+            other_sessions,
+            shared_rate,
+            shared_rate * cost.node_nanoseconds(self._nodes, self.max_nodes),
         )
 
-    def _known_pace(self) -> float:
-        known = self.everybodys
-        tokens, time = known.tokens_per_round, known.time_per_round
-        return self._pace.rate_with(ROUNDS_OF_OTHERS * tokens, ROUNDS_OF_OTHERS * time)
+    def _pace_with_prior(self) -> float:
+        shared = self.shared_pace
+        tokens, time = shared.tokens_per_round, shared.time_per_round
+        return self._pace.rate_with(SHARED_PACE_ROUNDS * tokens, SHARED_PACE_ROUNDS * time)
 
     def worth(self, offer: Offer = NO_OFFER) -> float:
         """Expected tokens of a round, minus those that its time brings in anyway.
@@ -114,7 +118,7 @@ class Controller:
 
     def select(self, tree: DraftTree) -> Selection:
         """The part of a draft that is worth verifying."""
-        rate = 0.0 if self.whole else self.prices.shared_rate
+        rate = 0.0 if self.verify_uncut else self.prices.shared_rate
         return select(tree, self.verify_cost, rate, self.max_nodes)
 
     def limit(self, nodes: int) -> None:
@@ -136,14 +140,16 @@ class Controller:
             tokens_per_second=self.prices.rate * 1e9,
         )
 
-    def observe(self, nodes: int, emitted: int, round_ns: int, *, modelled: bool = True) -> None:
+    def observe(
+        self, nodes: int, emitted: int, round_ns: int, *, used_draft_model: bool = True
+    ) -> None:
         """Records a round that verified `nodes` nodes and emitted `emitted` tokens.
 
-        `modelled`: a draft model made the draft.
+        `used_draft_model`: a draft model made the draft.
         """
         self._pace.observe(emitted, round_ns)
-        self.everybodys.observe(emitted, round_ns)
-        if nodes or modelled:
+        self.shared_pace.observe(emitted, round_ns)
+        if nodes or used_draft_model:
             self._plain.fade()
             self._nodes = NODES_MEMORY * self._nodes + (1 - NODES_MEMORY) * nodes
         else:

@@ -9,13 +9,13 @@ from draftloop.cost_line import CostLine
 from draftloop.tree import Draft
 from orchestrator.budget import Controller
 from orchestrator.drafter_session import DrafterSession
-from orchestrator.gains import ROUNDS_OF_TRY, Gain
+from orchestrator.gains import TRY_ROUNDS, Gain
 from orchestrator.selection import NO_OFFER, Offer, cut
 
 # Expected tokens per round that trying the draft model again may cost, averaged over all rounds.
-SHARE_OF_TRIES = 0.05
+TRY_COST_PER_ROUND = 0.05
 # Maximum wait for the first draft: this many times the prefill's time, plus a network round trip.
-PREFILLS, LEAST_WAIT_S = 2, 0.005
+MAX_WAIT_PREFILLS, MIN_WAIT_S = 2, 0.005
 # Tokens by which a later round of a try may cost more than its first round.
 TRY_TOLERANCE = 0.5
 
@@ -32,7 +32,7 @@ class DraftChoice:
         self._gain = gain
         self._observed: int | None = None  # number of this request's latest draft in `gain.shared`
 
-    def drafts(self) -> bool:
+    def should_draft(self) -> bool:
         """Whether to draft in this round; to be called once per round."""
         return self._controller.fixed or self._gain.shared.patience.should_try(self.advantage() > 0)
 
@@ -73,11 +73,12 @@ class _Try:
 class ModelChoice(DraftChoice):
     """A `DraftChoice` for the drafter service. Opens its session if that is expected to pay.
 
-    In every round, call `asks` first. If it returns True, `looks_back` says whether to call
-    `look_back` once the round is over, before `observe`. `observe` follows every judged draft.
+    In every round, call `should_ask` first. If it returns True, `should_look_back` says whether to
+    call `record_hindsight` once the round is over, before `observe`. `observe` follows every judged
+    draft.
 
-    `costs`: time of the draft model's forwards. `left`: returns how many tokens may still come,
-    given the number of committed tokens.
+    `costs`: time of the draft model's forwards. `tokens_left`: returns how many tokens may
+    still come, given the number of committed tokens.
     """
 
     def __init__(
@@ -87,17 +88,17 @@ class ModelChoice(DraftChoice):
         *,
         drafter: DrafterSession,
         costs: CostLine,
-        left: Callable[[int], int],
+        tokens_left: Callable[[int], int],
     ) -> None:
         super().__init__(controller, gain)
         self.drafter = drafter
         self._costs = costs
-        self._left = left
+        self._tokens_left = tokens_left
         # A round that wanted a draft opened the session: the first round that can ask then does.
         self._just_opened = False
         self._try = _Try(0)
         # Advantage of asking in this round, in tokens, before hindsight is subtracted.
-        self._promised = 0.0
+        self._expected_advantage = 0.0
 
     def open(self, committed: Sequence[int]) -> None:
         """Opens the drafter's session, which prefills, if that is expected to pay.
@@ -106,18 +107,18 @@ class ModelChoice(DraftChoice):
         """
         self._open_if_due(committed, self.advantage())
 
-    def asks(self, committed: Sequence[int], offer: Offer = NO_OFFER) -> bool:
+    def should_ask(self, committed: Sequence[int], offer: Offer = NO_OFFER) -> bool:
         """Whether to ask the drafter in this round, in which free sources offer `offer`.
 
         A round that only opens the session does not ask; this does not count as a fallback.
         """
-        self._promised = super().advantage(offer)
-        advantage = self._promised - self._overrated
-        if self.drafter.asked_for:
+        self._expected_advantage = super().advantage(offer)
+        advantage = self._expected_advantage - self._overrated
+        if self.drafter.is_requested:
             due = self.drafter.is_due
-            return self._controller.fixed or (due and self._takes(advantage, offer))
+            return self._controller.fixed or (due and self._decide_to_ask(advantage, offer))
         self._just_opened = self._open_if_due(committed, advantage)
-        return self._just_opened and not self.drafter.asked_for  # no replica was available
+        return self._just_opened and not self.drafter.is_requested  # no replica was available
 
     def advantage(self, offer: Offer = NO_OFFER) -> float:
         """The advantage as in the base class, minus what hindsight found asking overrated by."""
@@ -128,7 +129,7 @@ class ModelChoice(DraftChoice):
         """Overrating in tokens per round; 0 with a fixed draft size, where time has no price."""
         return 0.0 if self._controller.fixed else self._gain.shared.hindsight.overrated
 
-    def looks_back(self) -> bool:
+    def should_look_back(self) -> bool:
         """Whether to find out how long this round would have taken without the draft model.
 
         Not for a round that waits for the session to open: that wait is part of the cost of
@@ -137,45 +138,45 @@ class ModelChoice(DraftChoice):
         controller = self._controller
         if controller.fixed or controller.verify_cost.load.is_shared or not self.drafter.is_ready:
             return False
-        tries = self._promised <= self._overrated  # a try exists to find this out
-        return self._gain.shared.hindsight.looks(tries)
+        is_try = self._expected_advantage <= self._overrated  # a try exists to find this out
+        return self._gain.shared.hindsight.should_judge(is_try)
 
-    def look_back(self, saved_ns: float) -> None:
+    def record_hindsight(self, saved_ns: float) -> None:
         """Records by how much that round was quicker than free sources alone."""
-        brought = self._controller.prices.rate * saved_ns
-        self._gain.shared.hindsight.observe(self._promised, brought)
+        gained_tokens = self._controller.prices.rate * saved_ns
+        self._gain.shared.hindsight.observe(self._expected_advantage, gained_tokens)
 
-    def _takes(self, advantage: float, offer: Offer) -> bool:
+    def _decide_to_ask(self, advantage: float, offer: Offer) -> bool:
         """Whether to ask: because it pays, or as a try."""
-        opened, self._just_opened = self._just_opened, False
+        just_opened, self._just_opened = self._just_opened, False
         pays = advantage > 0
-        if not pays and self._goes_on(advantage):
+        if not pays and self._continues_try(advantage):
             return True
-        between = self._rounds_between(advantage)
-        asks = self._gain.shared.asking.should_try(pays, at_least=between) or opened
-        if asks:
-            self._try = _Try(0 if pays else ROUNDS_OF_TRY - 1, offer)
-        return asks
+        min_rounds = self._min_rounds_between_tries(advantage)
+        is_asking = self._gain.shared.asking.should_try(pays, at_least=min_rounds) or just_opened
+        if is_asking:
+            self._try = _Try(0 if pays else TRY_ROUNDS - 1, offer)
+        return is_asking
 
-    def _rounds_between(self, advantage: float) -> float:
+    def _min_rounds_between_tries(self, advantage: float) -> float:
         """Minimum number of rounds, over all requests, between tries as expensive as this one.
 
         All requests learn from one try, so the more requests run, the more of their rounds lie
         between two tries.
         """
         requests = self._controller.verify_cost.load.sessions
-        return -advantage * ROUNDS_OF_TRY / SHARE_OF_TRIES * requests
+        return -advantage * TRY_ROUNDS / TRY_COST_PER_ROUND * requests
 
-    def _goes_on(self, advantage: float) -> bool:
+    def _continues_try(self, advantage: float) -> bool:
         """Whether a running try includes this round.
 
         Not if free sources promise much more than in the try's first round: asking would then be
         too expensive.
         """
-        tried = self._try
-        if not tried.left or advantage < self.advantage(tried.offer) - TRY_TOLERANCE:
+        current = self._try
+        if not current.left or advantage < self.advantage(current.offer) - TRY_TOLERANCE:
             return False
-        tried.left -= 1
+        current.left -= 1
         return True
 
     def _open_if_due(self, committed: Sequence[int], advantage: float) -> bool:
@@ -183,25 +184,25 @@ class ModelChoice(DraftChoice):
 
         It pays if the rounds to come bring in more than the prefill costs.
         """
-        pays = advantage > 0 and self._repays(committed, advantage)
+        pays = advantage > 0 and self._pays_for_prefill(committed, advantage)
         # A text that does not fit into a drafter must not use up a try.
-        openings = self._gain.shared.openings if self.drafter.fits(committed) else None
-        opens = self._controller.fixed or (openings.should_try(pays) if openings else pays)
-        if opens:
-            self.drafter.open(committed, self._waits_s(committed, advantage))
-        return opens
+        patience = self._gain.shared.openings if self.drafter.can_serve(committed) else None
+        decided = self._controller.fixed or (patience.should_try(pays) if patience else pays)
+        if decided:
+            self.drafter.open(committed, self._max_wait_s(committed, advantage))
+        return decided
 
-    def _repays(self, committed: Sequence[int], advantage: float) -> bool:
+    def _pays_for_prefill(self, committed: Sequence[int], advantage: float) -> bool:
         """Whether the rounds to come, each with this advantage, outweigh the prefill's cost."""
         prefill_ns = self._prefill_ns(committed)
-        left = self._left(len(committed))
+        remaining = self._tokens_left(len(committed))
         price = self._controller.draft_price(prefill_ns, prefill_ns)
-        return advantage * left / (1 + self._gain.means.tokens) > price
+        return advantage * remaining / (1 + self._gain.means.tokens) > price
 
     def _prefill_ns(self, committed: Sequence[int]) -> float:
-        return self._costs.nanoseconds(self.drafter.fresh(committed))
+        return self._costs.nanoseconds(self.drafter.tokens_to_prefill(committed))
 
-    def _waits_s(self, committed: Sequence[int], advantage: float) -> float | None:
+    def _max_wait_s(self, committed: Sequence[int], advantage: float) -> float | None:
         """How many seconds to wait for the first draft: no longer than it is worth.
 
         With a small target that is less than opening takes; rounds then go on without the drafter.
@@ -210,5 +211,5 @@ class ModelChoice(DraftChoice):
         controller = self._controller
         if controller.fixed:
             return None
-        longest = LEAST_WAIT_S + PREFILLS * self._prefill_ns(committed) / 1e9
-        return min(longest, max(0.0, advantage) / controller.prices.rate / 1e9)
+        max_wait_s = MIN_WAIT_S + MAX_WAIT_PREFILLS * self._prefill_ns(committed) / 1e9
+        return min(max_wait_s, max(0.0, advantage) / controller.prices.rate / 1e9)

@@ -34,8 +34,8 @@ with exit_on_interrupt("draftloop"):  # imports take a second
         TlsKey,
         TlsServerName,
         clear_errors,
-        client_of,
         console,
+        make_client,
     )
     from orchestrator.cli_health import Role
     from orchestrator.role_process import exec_role
@@ -59,7 +59,7 @@ def _root(
         raise typer.Exit
 
 
-app.command(context_settings=cli_up.OWN_WORDS)(cli_up.up)
+app.command(context_settings=cli_up.PASS_UNKNOWN_ARGUMENTS)(cli_up.up)
 app.command()(cli_generate.generate)
 app.command()(cli_batch.batch)
 
@@ -75,7 +75,7 @@ def info(
 ) -> None:
     """Show models, strategies and limits of a running deployment."""
     tls = (tls_ca, tls_certificate, tls_key, tls_server_name)
-    with clear_errors(), client_of(server, api_key, *tls) as client:
+    with clear_errors(), make_client(server, api_key, *tls) as client:
         terminal.show_info(console, client.info())
 
 

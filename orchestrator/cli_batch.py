@@ -18,7 +18,7 @@ from orchestrator.cli_common import (
     TlsKey,
     TlsServerName,
     clear_errors,
-    complaints,
+    error_console,
     progress,
 )
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from orchestrator.batch.batch import Tally
 
-SOME_FAILED = 1
+EXIT_SOME_FAILED = 1
 
 
 def batch(
@@ -64,19 +64,19 @@ def batch(
             tls_ca=tls_ca, tls_certificate=tls_certificate, tls_key=tls_key,
             tls_server_name=tls_server_name,
         )  # fmt: skip
-        wanted = check_requests(requests)  # the whole file, so that a mistake sends nothing
-        began = time.monotonic()
-        tally = asyncio.run(_answer(client, requests, answers, wanted, concurrency, patience_s))
-    _show(tally, time.monotonic() - began)
+        custom_ids = check_requests(requests)  # the whole file, so that a mistake sends nothing
+        began_s = time.monotonic()
+        tally = asyncio.run(_answer(client, requests, answers, custom_ids, concurrency, patience_s))
+    _show(tally, time.monotonic() - began_s)
     if tally.failed:
-        raise typer.Exit(SOME_FAILED)
+        raise typer.Exit(EXIT_SOME_FAILED)
 
 
 async def _answer(
     client: httpx.AsyncClient,
     requests: Path,
     answers: Path,
-    wanted: set[str],
+    custom_ids: set[str],
     concurrency: int,
     patience_s: float,
 ) -> Tally:
@@ -84,28 +84,39 @@ async def _answer(
     from orchestrator.batch.answers_file import AnswersFile
     from orchestrator.batch.asker import Asker
     from orchestrator.batch.batch import run
-    from orchestrator.batch.requests_file import read_named
+    from orchestrator.batch.requests_file import read_requests_by_id
 
     async with client:
         asker = Asker(client, patience_s)
         await asker.require_server()
-        with AnswersFile(answers) as there:
-            left = wanted - there.answered
-            missing = read_named(requests, left)
-            with progress("answering", len(wanted), done=len(wanted) - len(left)) as told:
-                tally = await run(missing, there, asker, concurrency=concurrency, told=told)
-            if gone := len(left) - tally.answered - tally.failed:
-                rule = f"must stay as it is until all are answered; {gone} of its requests are gone"
+        with AnswersFile(answers) as answers_file:
+            remaining = custom_ids - answers_file.answered
+            unanswered = read_requests_by_id(requests, remaining)
+            with progress(
+                "answering", len(custom_ids), done=len(custom_ids) - len(remaining)
+            ) as report_progress:
+                tally = await run(
+                    unanswered,
+                    answers_file,
+                    asker,
+                    concurrency=concurrency,
+                    report_progress=report_progress,
+                )
+            if missing_count := len(remaining) - tally.answered - tally.failed:
+                rule = (
+                    "must stay as it is until all are answered; "
+                    f"{missing_count} of its requests are gone"
+                )
                 raise InvalidInput("requests", rule, str(requests))
             return tally
 
 
 def _show(tally: Tally, seconds: float) -> None:
-    complaints.print(
+    error_console.print(
         f"{tally.answered:,} answered, {tally.failed:,} failed; {tally.tokens:,} tokens in "
         f"{seconds:.1f} s: {tally.tokens / seconds:.0f} a second"
     )
     if tally.failed:
-        said = f"the first that failed: {tally.first_failure}"
-        complaints.print(f"draftloop: {said}", style="red", markup=False, soft_wrap=True)
-        complaints.print("the same command asks again for what failed", style="dim")
+        text = f"the first that failed: {tally.first_failure}"
+        error_console.print(f"draftloop: {text}", style="red", markup=False, soft_wrap=True)
+        error_console.print("the same command asks again for what failed", style="dim")

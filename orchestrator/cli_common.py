@@ -16,10 +16,10 @@ from draftloop.environment import API_KEY
 from draftloop.errors import DraftloopError, StartupFailure
 from draftloop.rpc.health import CA, CERTIFICATE, KEY, SERVER_NAME
 
-FAILED = 2
+EXIT_FAILED = 2
 
 console = Console(highlight=False)
-complaints = Console(stderr=True, highlight=False)
+error_console = Console(stderr=True, highlight=False)
 
 Server = Annotated[str, typer.Option(help="Address of a running orchestrator.")]
 ApiKey = Annotated[
@@ -45,7 +45,7 @@ TlsServerName = Annotated[
 ]
 
 
-def client_of(
+def make_client(
     server: str,
     api_key: str | None,
     tls_ca: Path | None,
@@ -53,12 +53,12 @@ def client_of(
     tls_key: Path | None,
     tls_server_name: str,
 ) -> Client:
-    """A client as the command line's options describe it; raises what `tls_of` raises."""
-    tls = tls_of(tls_ca, tls_certificate, tls_key, tls_server_name)
+    """A client as the command line's options describe it; raises what `make_tls` raises."""
+    tls = make_tls(tls_ca, tls_certificate, tls_key, tls_server_name)
     return Client(server, api_key=api_key, tls=tls)
 
 
-def tls_of(
+def make_tls(
     ca: Path | None, certificate: Path | None, key: Path | None, server_name: str = ""
 ) -> ClientTls | None:
     """The client's TLS settings; None without encryption.
@@ -71,9 +71,9 @@ def tls_of(
     return ClientTls(ca=ca, certificate=certificate, key=key, server_name=server_name)
 
 
-def require_encryption(ca: Path | None, *shown: Path | None) -> None:
+def require_encryption(ca: Path | None, *files: Path | None) -> None:
     """Raises StartupFailure if a certificate or key is given without `ca`, which means no TLS."""
-    if ca is None and any(file is not None for file in shown):
+    if ca is None and any(file is not None for file in files):
         raise StartupFailure(
             f"tls_ca: must be given together with tls_certificate and tls_key (--tls-ca, {CA}); "
             "got none"
@@ -85,7 +85,7 @@ def progress(what: str, total: int, done: int = 0) -> Iterator[Callable[[int], N
     """A progress bar. Yields a function that takes the number of items done since its last call."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
                TimeRemainingColumn())  # fmt: skip
-    with Progress(*columns, console=complaints, transient=True) as bar:
+    with Progress(*columns, console=error_console, transient=True) as bar:
         task = bar.add_task(what, total=total, completed=done)
         yield lambda more: bar.advance(task, more)
 
@@ -99,11 +99,11 @@ def clear_errors() -> Iterator[None]:
         raise
     except ModuleNotFoundError as error:
         rule = "is not installed; install what the command needs, such as draftloop[orchestrator]"
-        complaints.print(f"draftloop: {error.name} {rule}", style="red", markup=False)
-        raise typer.Exit(FAILED) from None
+        error_console.print(f"draftloop: {error.name} {rule}", style="red", markup=False)
+        raise typer.Exit(EXIT_FAILED) from None
     except (DraftloopError, OSError) as error:
-        complaints.print(f"draftloop: {error}", style="red", markup=False, soft_wrap=True)
-        raise typer.Exit(FAILED) from None
+        error_console.print(f"draftloop: {error}", style="red", markup=False, soft_wrap=True)
+        raise typer.Exit(EXIT_FAILED) from None
     except KeyboardInterrupt:
-        complaints.print("cancelled")
+        error_console.print("cancelled")
         raise typer.Exit(130) from None

@@ -28,13 +28,13 @@ from orchestrator.cli_common import (
     TlsKey,
     TlsServerName,
     clear_errors,
-    client_of,
-    complaints,
     console,
+    error_console,
+    make_client,
 )
 
-Said = TypeVar("Said", bound=Summary)
-Ran = tuple[Said, tuple[int, ...]]  # how a generation ended, and its tokens
+AnySummary = TypeVar("AnySummary", bound=Summary)
+RunResult = tuple[AnySummary, tuple[int, ...]]  # how a generation ended, and its tokens
 
 
 def generate(
@@ -88,7 +88,7 @@ def generate(
             max_tokens=max_tokens, speculation=speculation, tenant=tenant, stop=tuple(stop or ()),
         )  # fmt: skip
         tls = (tls_ca, tls_certificate, tls_key, tls_server_name)
-        with client_of(server, api_key, *tls) as client:
+        with make_client(server, api_key, *tls) as client:
             if as_json:
                 _write_json(client, parameters, compare=compare)
             else:
@@ -122,17 +122,17 @@ def _stream(
     """Prints text as it comes. Into a pipe, the prompt comes first only if `echo` says so."""
     prompt = (parameters.text or "") if (console.is_terminal if echo is None else echo) else ""
 
-    def run(said: GenerationParameters) -> Ran[Summary]:
-        return _print(client.stream(said), prompt)
+    def run(request: GenerationParameters) -> RunResult[Summary]:
+        return _print(client.stream(request), prompt)
 
     if not compare:
         run(parameters)
         return
-    (drafted, drafted_ids), (plain, plain_ids) = _two_ways(run, parameters)
-    terminal.show_comparison(complaints, plain, drafted, plain_ids == drafted_ids)
+    (drafted, drafted_ids), (plain, plain_ids) = _run_both_ways(run, parameters)
+    terminal.show_comparison(error_console, plain, drafted, plain_ids == drafted_ids)
 
 
-def _print(pieces: Stream, prompt: str) -> Ran[Summary]:
+def _print(pieces: Stream, prompt: str) -> RunResult[Summary]:
     printer = terminal.TextPrinter(console)
     token_ids: list[int] = []
     for piece in pieces:
@@ -141,8 +141,8 @@ def _print(pieces: Stream, prompt: str) -> Ran[Summary]:
         printer.show(piece)
         token_ids.extend(piece.token_ids)
     console.print()
-    printer.legend(complaints)
-    terminal.show_summary(complaints, pieces.summary)
+    printer.legend(error_console)
+    terminal.show_summary(error_console, pieces.summary)
     return pieces.summary, tuple(token_ids)
 
 
@@ -150,16 +150,16 @@ def _show_prompt(text: str) -> None:
     if console.is_terminal:
         console.print(text, style="dim", end="", markup=False, soft_wrap=True)
     else:
-        terminal.show_as_it_is(console, text)
+        terminal.write_unchanged(console, text)
 
 
 def _write_json(client: Client, parameters: GenerationParameters, *, compare: bool) -> None:
-    def run(said: GenerationParameters) -> Ran[Completion]:
-        whole = client.generate(said)
-        return whole, whole.token_ids
+    def run(request: GenerationParameters) -> RunResult[Completion]:
+        completion = client.generate(request)
+        return completion, completion.token_ids
 
     if compare:
-        (drafted, drafted_ids), (plain, plain_ids) = _two_ways(run, parameters)
+        (drafted, drafted_ids), (plain, plain_ids) = _run_both_ways(run, parameters)
         answer: dict[str, Any] = {"drafted": _as_json(drafted), "plain": _as_json(plain)}
         answer["identical"] = plain_ids == drafted_ids
     else:
@@ -167,31 +167,33 @@ def _write_json(client: Client, parameters: GenerationParameters, *, compare: bo
     typer.echo(json.dumps(answer))
 
 
-def _as_json(whole: Completion) -> dict[str, Any]:
-    figures = dataclasses.asdict(whole.figures)
+def _as_json(completion: Completion) -> dict[str, Any]:
+    figures = dataclasses.asdict(completion.figures)
     for source in figures["sources"]:
         source["source"] = SOURCE_NAMES[source["source"]]
     return {
-        "text": whole.text,
-        "token_ids": whole.token_ids,
-        "finish_reason": whole.finish_reason,
-        "seed": whole.seed,
-        "request_id": whole.request_id,
-        "tokens_per_second": whole.tokens_per_second,
-        "usage": dataclasses.asdict(whole.usage),
+        "text": completion.text,
+        "token_ids": completion.token_ids,
+        "finish_reason": completion.finish_reason,
+        "seed": completion.seed,
+        "request_id": completion.request_id,
+        "tokens_per_second": completion.tokens_per_second,
+        "usage": dataclasses.asdict(completion.usage),
         "figures": figures,
-        "timings": dataclasses.asdict(whole.timings),
+        "timings": dataclasses.asdict(completion.timings),
     }
 
 
-def _two_ways(
-    run: Callable[[GenerationParameters], Ran[Said]], parameters: GenerationParameters
-) -> tuple[Ran[Said], Ran[Said]]:
+def _run_both_ways(
+    run: Callable[[GenerationParameters], RunResult[AnySummary]], parameters: GenerationParameters
+) -> tuple[RunResult[AnySummary], RunResult[AnySummary]]:
     """Runs the request as asked for, then by plain decoding with the same seed and phrase scope.
 
     In this order, since phrases of a plain run that came first would teach the other its answer.
     """
     drafted = run(parameters)
-    without = dataclasses.replace(parameters.speculation, strategy=AUTOREGRESSIVE)
-    plain = dataclasses.replace(parameters, speculation=without, seed=drafted[0].seed)
-    return drafted, run(plain)
+    plain_speculation = dataclasses.replace(parameters.speculation, strategy=AUTOREGRESSIVE)
+    plain_request = dataclasses.replace(
+        parameters, speculation=plain_speculation, seed=drafted[0].seed
+    )
+    return drafted, run(plain_request)

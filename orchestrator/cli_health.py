@@ -16,12 +16,12 @@ from orchestrator.cli_common import (
     TlsKey,
     TlsServerName,
     clear_errors,
-    complaints,
     console,
+    error_console,
     require_encryption,
 )
 
-NOT_WELL = 1
+EXIT_UNHEALTHY = 1
 
 
 class Role(StrEnum):
@@ -58,9 +58,11 @@ def health(
         )
     with clear_errors():
         require_encryption(tls_ca, tls_certificate, tls_key)
-        found = health_of(address, SERVICES[role], tls=tls)
-    console.print(f"{role} at {address}: {found.status}", markup=False, soft_wrap=True)
-    if found.trouble:
-        complaints.print(f"draftloop: {found.trouble}", style="red", markup=False, soft_wrap=True)
-    if found.status != "SERVING":
-        raise typer.Exit(NOT_WELL)
+        report = health_of(address, SERVICES[role], tls=tls)
+    console.print(f"{role} at {address}: {report.status}", markup=False, soft_wrap=True)
+    if report.trouble:
+        error_console.print(
+            f"draftloop: {report.trouble}", style="red", markup=False, soft_wrap=True
+        )
+    if report.status != "SERVING":
+        raise typer.Exit(EXIT_UNHEALTHY)

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from draftloop.config import explain
 from draftloop.errors import StartupFailure
-from orchestrator.cli_common import clear_errors, complaints
+from orchestrator.cli_common import clear_errors, error_console
 from orchestrator.key_file import KeyEntry, hash_of, new_key
 
 app = typer.Typer(help="API keys of those who may call.", no_args_is_help=True)
@@ -47,5 +47,5 @@ def new(
         except ValidationError as error:
             raise StartupFailure(explain(error)) from None
     typer.echo(entry.toml())
-    complaints.print("the key, which is kept nowhere:", style="dim")
+    error_console.print("the key, which is kept nowhere:", style="dim")
     typer.echo(key, err=True)

@@ -52,7 +52,7 @@ def _require_shared(url: str) -> None:
     check_usable(url)
 
 
-def _names(url: str, model: str | None, tenant: str | None) -> list[str]:
+def _matching_namespaces(url: str, model: str | None, tenant: str | None) -> list[str]:
     """The namespaces that have a log and match the options."""
     from phrase_store.log import list_namespaces
     from phrase_store.namespace import owners_of
@@ -62,8 +62,8 @@ def _names(url: str, model: str | None, tenant: str | None) -> list[str]:
     names = list_namespaces(url, LONG_TIMEOUTS)
     return [
         name
-        for name, (owner, of) in zip(names, map(owners_of, names), strict=True)
-        if model in (None, owner) and tenant in (None, of)
+        for name, (log_model, log_tenant) in zip(names, map(owners_of, names), strict=True)
+        if model in (None, log_model) and tenant in (None, log_tenant)
     ]
 
 
@@ -76,7 +76,7 @@ def _logs(url: str, names: list[str]) -> Iterator[tuple[str, PhraseLog]]:
             yield name, log
 
 
-def _lengths(url: str, names: list[str]) -> int:
+def _total_length(url: str, names: list[str]) -> int:
     return sum(log.length() for _, log in _logs(url, names))
 
 
@@ -87,18 +87,18 @@ def stats(url: Url = MEMORY, model: Model = None, tenant: Tenant = None) -> None
         from phrase_store.namespace import owners_of
         from phrase_store.transfer import count
 
-        names = _names(url, model, tenant)
+        names = _matching_namespaces(url, model, tenant)
         table = Table(title="phrase log")
         for column in ("model", "tenant"):
             table.add_column(column, overflow="fold")
         for column in ("records", "phrases", "tokens", "size", "damaged"):
             table.add_column(column, justify="right")
-        with progress("reading", _lengths(url, names)) as told:
+        with progress("reading", _total_length(url, names)) as report_progress:
             for name, log in _logs(url, names):
-                census = count(log, told)
-                owner, of = owners_of(name)
+                census = count(log, report_progress)
+                log_model, log_tenant = owners_of(name)
                 table.add_row(
-                    escape(owner), escape(of) or "[dim]none[/]", f"{census.records:,}",
+                    escape(log_model), escape(log_tenant) or "[dim]none[/]", f"{census.records:,}",
                     f"{census.phrases:,}", f"{census.tokens:,}", decimal(census.bytes),
                     f"{census.damaged:,}",
                 )  # fmt: skip
@@ -117,7 +117,7 @@ def clear(
         from phrase_store.namespace import namespace_name
         from phrase_store.transfer import clear_log
 
-        names = _names(url, model, tenant)
+        names = _matching_namespaces(url, model, tenant)
         if not names and model is not None and tenant is not None:
             # the log may be gone while processes still know phrases
             names = [namespace_name(model, tenant)]
@@ -130,7 +130,7 @@ def clear(
         for name in names:
             console.print(f"  {name}", markup=False)
         if not yes and not typer.confirm(
-            f"Forget {_lengths(url, names):,} records in {len(names)} namespaces?"
+            f"Forget {_total_length(url, names):,} records in {len(names)} namespaces?"
         ):
             console.print("nothing was changed")
             raise typer.Exit(1)
@@ -151,15 +151,18 @@ def export_(
     with clear_errors():
         from phrase_store.transfer import export_log, write_header
 
-        names = _names(url, model, tenant)
+        names = _matching_namespaces(url, model, tenant)
         if file.exists() and not force:
             raise InvalidInput("file", "must not exist, or give --force to replace it", str(file))
-        written = 0
-        with progress("exporting", _lengths(url, names)) as told, replacing(file) as target:
+        record_count = 0
+        with (
+            progress("exporting", _total_length(url, names)) as report_progress,
+            replacing(file) as target,
+        ):
             write_header(target)
             for name, log in _logs(url, names):
-                written += export_log(log, name, target, told)
-        console.print(f"wrote {written:,} records of {len(names)} namespaces to {file}",
+                record_count += export_log(log, name, target, report_progress)
+        console.print(f"wrote {record_count:,} records of {len(names)} namespaces to {file}",
                       markup=False, soft_wrap=True)  # fmt: skip
 
 
@@ -172,15 +175,15 @@ def import_(
         from phrase_store.transfer import check_file, import_file
 
         _require_shared(url)
-        with _readable_twice(file) as source:
+        with _rereadable(file) as source:
             total = check_file(source)  # all of it, so that a mistake leaves the log unchanged
-            with progress("importing", total) as told:
-                phrases = import_file(url, source, told)
+            with progress("importing", total) as report_progress:
+                phrases = import_file(url, source, report_progress)
         console.print(f"imported {phrases:,} phrases in {total:,} records")
 
 
 @contextmanager
-def _readable_twice(file: Path) -> Iterator[Path]:
+def _rereadable(file: Path) -> Iterator[Path]:
     """The file or, if it is a pipe, which can be read only once, a copy of its content."""
     if file.is_file():
         yield file

@@ -22,14 +22,14 @@ from orchestrator.cli_common import (
     TlsKey,
     TlsServerName,
     clear_errors,
-    client_of,
     console,
+    make_client,
 )
 from orchestrator.cost_plot import draw
 from orchestrator.cost_table import break_even, cost_rows
 
 BAR_WIDTH = 24
-DRAFTS = (3, 7, 15)
+DRAFT_SIZES = (3, 7, 15)
 
 
 def profile(
@@ -45,9 +45,9 @@ def profile(
     """Show what a forward costs by tokens, context and batch: measured, and corrected since."""
     with clear_errors():
         if plot is not None:
-            _require_place(plot)
+            _check_plot_path(plot)
         tls = (tls_ca, tls_certificate, tls_key, tls_server_name)
-        with client_of(server, api_key, *tls) as client:
+        with make_client(server, api_key, *tls) as client:
             info = client.info()
         models = {"verifier": info.verifier}
         if info.drafter is not None:
@@ -64,7 +64,7 @@ def profile(
             console.print(f"drawn: {plot}", markup=False, soft_wrap=True)
 
 
-def _require_place(plot: Path) -> None:
+def _check_plot_path(plot: Path) -> None:
     if plot.suffix.lower() != ".svg":
         raise InvalidInput("plot", "must end in .svg, the one format that is drawn", str(plot))
     if not plot.parent.is_dir():
@@ -116,8 +116,10 @@ def _show(role: str, model: ModelInfo) -> None:
 
 def _show_break_even(verifier: ModelInfo) -> None:
     if verifier.cost_curve:
-        pays = ", ".join(f"{nodes} from {break_even(verifier, nodes):.2f}" for nodes in DRAFTS)
+        sizes = ", ".join(
+            f"{nodes} from {break_even(verifier, nodes):.2f}" for nodes in DRAFT_SIZES
+        )
         console.print(
-            f"verifying a draft pays from so many accepted tokens a round, by its size: {pays}",
+            f"verifying a draft pays from so many accepted tokens a round, by its size: {sizes}",
             soft_wrap=True,
         )

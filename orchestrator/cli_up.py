@@ -23,14 +23,19 @@ from phrase_store.config import PhraseSettings
 from phrase_store.log import LogOptions, LogUnavailable, open_log
 
 # Unknown flags are handled here: who mistypes one needs a specific message and not the usage.
-OWN_WORDS = {"allow_extra_args": True, "ignore_unknown_options": True}
-DRAFTERS_OWN = ("draft_ahead", "draft_temperature")  # whose settings may not be imported here
-ROLES_SETTINGS: dict[str, Iterable[str]] = {
+PASS_UNKNOWN_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
+# Listed here, since the drafter's settings may not be imported.
+DRAFTER_ONLY_SETTINGS = ("draft_ahead", "draft_temperature")
+ROLE_SETTINGS: dict[str, Iterable[str]] = {
     "verifier": ModelServiceSettings.model_fields,
-    "drafter": (*ModelServiceSettings.model_fields, *PhraseSettings.model_fields, *DRAFTERS_OWN),
+    "drafter": (
+        *ModelServiceSettings.model_fields,
+        *PhraseSettings.model_fields,
+        *DRAFTER_ONLY_SETTINGS,
+    ),
     "orchestrator": OrchestratorSettings.model_fields,
 }
-PATIENT = LogOptions(connect_timeout_s=1.0, operation_timeout_s=1.0)
+CHECK_OPTIONS = LogOptions(connect_timeout_s=1.0, operation_timeout_s=1.0)
 
 
 def up(
@@ -83,28 +88,32 @@ def up(
     with clear_errors():
         _refuse_unknown(context.args)
         # All options but one are settings, under the same names.
-        said = {name: context.params[name] for name in StackConfig.model_fields}
-        stack_config = StackConfig.read(config, **said)
+        values = {name: context.params[name] for name in StackConfig.model_fields}
+        stack_config = StackConfig.read(config, **values)
         with interruptible():
             _run_stack(stack_config)
 
 
-def _refuse_unknown(words: list[str]) -> None:
+def _refuse_unknown(arguments: list[str]) -> None:
     """Raises StartupFailure if anything of the command line is left."""
-    if not words:
+    if not arguments:
         return
-    word, following = [*words, ""][:2]
-    flag, separator, _ = word.partition("=")
+    argument, following = [*arguments, ""][:2]
+    flag, separator, _ = argument.partition("=")
     if not flag.startswith("-"):
-        raise StartupFailure(f"{word}: `draftloop up` takes flags alone")
-    roles = [role for role, names in ROLES_SETTINGS.items() if flag in map(flag_of, names)]
+        raise StartupFailure(f"{argument}: `draftloop up` takes flags alone")
+    roles = [role for role, names in ROLE_SETTINGS.items() if flag in map(flag_of, names)]
     if not roles:
         raise StartupFailure(unknown_flag_message(flag, ["config", *StackConfig.model_fields]))
-    own = [word] if separator or not following or following.startswith("-") else [word, following]
+    quoted = (
+        [argument]
+        if separator or not following or following.startswith("-")
+        else [argument, following]
+    )
     key = f"{roles[0]}_flags"
     raise StartupFailure(
         f"{flag}: a flag of {' and '.join(roles)}, not of `draftloop up`: say "
-        f"{flag_of(key)} {shlex.quote(shlex.join(own))}, or {key} = {json.dumps(own)} "
+        f"{flag_of(key)} {shlex.quote(shlex.join(quoted))}, or {key} = {json.dumps(quoted)} "
         "in the file of --config"
     )
 
@@ -120,20 +129,22 @@ def _run_stack(config: StackConfig) -> None:
             console.print(f"logs: {stack.folder}")
             if stack.http_address:
                 console.print(f"OpenAI-compatible HTTP: http://{stack.http_address}/v1")
-            _warn_of_the_phrase_log(stack.phrases_url)
+            _warn_if_phrase_log_unreachable(stack.phrases_url)
             console.print(
                 f'try: draftloop generate "def main():" --compare --server {stack.address}'
             )
             ended = stack.wait()
-            raise DraftloopError(f"{ended.role} ended: {ended.last_words()} (logs: {stack.folder})")
+            raise DraftloopError(
+                f"{ended.role} ended: {ended.last_log_line()} (logs: {stack.folder})"
+            )
     except KeyboardInterrupt:
         console.print("stopped; the logs are removed")
 
 
-def _warn_of_the_phrase_log(url: str) -> None:
+def _warn_if_phrase_log_unreachable(url: str) -> None:
     """Warns if the phrase log cannot be reached: requests go on without it, unnoticed."""
     try:
-        log = open_log(url, "up", PATIENT)
+        log = open_log(url, "up", CHECK_OPTIONS)
         try:
             log.length()
         finally:

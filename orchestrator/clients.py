@@ -28,16 +28,16 @@ from draftloop.tree import (
 )
 from orchestrator.discovery import ServiceInfo
 from orchestrator.replicas import Replica
-from orchestrator.stream import Stream, begun
+from orchestrator.stream import Stream, start_call
 from orchestrator.terms import SessionTerms
 from protos import drafter_pb2, drafter_pb2_grpc, verifier_pb2, verifier_pb2_grpc
 
 # Seconds without new forwards after which a prefilling drafter has failed. Discovery asks it every
 # second how many it has run.
-SILENCE_S = 3.0
+MAX_SILENCE_S = 3.0
 # Numbers the sessions of this process: a reopened session, or a request id used twice, gets a new
 # session id.
-OPENINGS = itertools.count(1)
+SESSION_NUMBERS = itertools.count(1)
 
 
 class VerifierStream(Stream):
@@ -48,11 +48,11 @@ class VerifierStream(Stream):
     """
 
     def __init__(self, replica: Replica, terms: SessionTerms) -> None:
-        left, headers = terms.deadline.remaining(), tracing.current().headers()
+        remaining_s, headers = terms.deadline.remaining(), tracing.current().headers()
         stub = verifier_pb2_grpc.VerifierStub(replica.channel)
-        call = begun(lambda: stub.Verify(timeout=left, metadata=headers))
-        farewell = verifier_pb2.VerifyRequest(close=verifier_pb2.CloseVerifierSession())
-        super().__init__(call, farewell, terms.answer_timeout_s)
+        call = start_call(lambda: stub.Verify(timeout=remaining_s, metadata=headers))
+        close_message = verifier_pb2.VerifyRequest(close=verifier_pb2.CloseVerifierSession())
+        super().__init__(call, close_message, terms.answer_timeout_s)
         self._terms = terms
         self._replica = replica
 
@@ -61,7 +61,7 @@ class VerifierStream(Stream):
         request, target = self._terms.request, self._terms.target
         is_new = len(committed) == len(request.prompt)
         message = verifier_pb2.OpenVerifierSession(
-            **_opening(self._terms, committed),
+            **_opening_fields(self._terms, committed),
             successors=request.successors,
             logprobs=request.logprobs,
             prompt_logprobs=request.prompt_logprobs if is_new else None,
@@ -69,11 +69,11 @@ class VerifierStream(Stream):
             dtype=target.dtype,
             quantization=target.quantization,
         )
-        opened = verifier_pb2.VerifyRequest(open=message)
-        answer = await self._verdict(opened, len(committed), EMPTY_TREE)
+        open_request = verifier_pb2.VerifyRequest(open=message)
+        answer = await self._request_verdict(open_request, len(committed), EMPTY_TREE)
         if is_new and request.prompt_logprobs is not None:
-            said = answer.prompt_logprobs
-            if said is None or not said.fits(len(committed)):
+            prompt_logprobs = answer.prompt_logprobs
+            if prompt_logprobs is None or not prompt_logprobs.fits(len(committed)):
                 raise Unavailable("the first verdict must have the prompt's log-probabilities")
         return answer
 
@@ -82,37 +82,37 @@ class VerifierStream(Stream):
         message = verifier_pb2.VerifyDraft(
             committed_length=committed_length, draft=convert.tree_to_pb(draft)
         )
-        asked = verifier_pb2.VerifyRequest(verify=message)
-        return await self._verdict(asked, committed_length, draft)
+        request = verifier_pb2.VerifyRequest(verify=message)
+        return await self._request_verdict(request, committed_length, draft)
 
-    async def _verdict(
+    async def _request_verdict(
         self, message: verifier_pb2.VerifyRequest, length: int, draft: DraftTree
     ) -> Verification:
-        answer = await self.ask(message, unheard_s=self._replica.unheard_s)
+        answer = await self.ask(message, silence_s=self._replica.silence_s)
         self.load = convert.load_from_pb(answer.load)
         try:
-            said = _verification(answer, length)
+            verification = _verification_from_pb(answer, length)
             if self._replica.model is not None:
-                said.verdict.validate(self._replica.model.vocabulary_size)
+                verification.verdict.validate(self._replica.model.vocabulary_size)
         except (InvalidInput, ValueError) as error:  # not the client's fault
             raise Unavailable(f"the verdict is none: {error}") from None
-        if not said.verdict.judges(draft):
+        if not verification.verdict.judges(draft):
             raise Unavailable(f"the verdict must judge the draft's {len(draft)} nodes")
-        return said
+        return verification
 
 
 class DrafterStream(Stream):
     """A session's stream to one drafter; raises what Stream does."""
 
     def __init__(self, replica: Replica, terms: SessionTerms) -> None:
-        left, headers = terms.deadline.remaining(), tracing.current().headers()
+        remaining_s, headers = terms.deadline.remaining(), tracing.current().headers()
         stub = drafter_pb2_grpc.DrafterStub(replica.channel)
-        call = begun(lambda: stub.Draft(timeout=left, metadata=headers))
-        farewell = drafter_pb2.DraftRequest(close=drafter_pb2.CloseDrafterSession())
-        super().__init__(call, farewell, terms.answer_timeout_s)
+        call = start_call(lambda: stub.Draft(timeout=remaining_s, metadata=headers))
+        close_message = drafter_pb2.DraftRequest(close=drafter_pb2.CloseDrafterSession())
+        super().__init__(call, close_message, terms.answer_timeout_s)
         self._terms = terms
         self._replica = replica
-        self._told = 0  # tokens of the text that the drafter has
+        self._sent_tokens = 0  # tokens of the text that the drafter has
         self._has_drafted = False  # whether this session made a draft that a verdict may be about
 
     async def open(self, committed: Sequence[int]) -> None:
@@ -122,17 +122,19 @@ class DrafterStream(Stream):
         """
         request = self._terms.request
         message = drafter_pb2.OpenDrafterSession(
-            **_opening(self._terms, committed),
+            **_opening_fields(self._terms, committed),
             strategy=request.strategy,
             phrases=access_to_pb(request.access(self._terms.target.model_fingerprint)),
             ouroboros=ouroboros_to_pb(request.speculation.ouroboros),
             opt_tree=opt_tree_to_pb(request.speculation.opt_tree),
             cascade=cascade_to_pb(request.speculation.cascade),
         )
-        opened = drafter_pb2.DraftRequest(open=message)
-        answer = await self.ask(opened, max(self._timeout_s, SILENCE_S), self._replica.unheard_s)
+        open_request = drafter_pb2.DraftRequest(open=message)
+        answer = await self.ask(
+            open_request, max(self._timeout_s, MAX_SILENCE_S), self._replica.silence_s
+        )
         self.load = convert.load_from_pb(answer.load)
-        self._told = len(committed)
+        self._sent_tokens = len(committed)
 
     async def propose(
         self,
@@ -142,11 +144,11 @@ class DrafterStream(Stream):
         offer: DraftTree = EMPTY_TREE,
     ) -> Draft:
         """An unchecked draft. `verdict` is the one on the drafter's previous draft."""
-        heard = verdict if self._has_drafted else None  # otherwise it is about a lost session
+        own_verdict = verdict if self._has_drafted else None  # otherwise it is about a lost session
         message = drafter_pb2.ProposeDraft(
             committed_length=len(committed),
-            new_token_ids=committed[self._told :],
-            verdict=convert.judgement_to_pb(heard) if heard else None,
+            new_token_ids=committed[self._sent_tokens :],
+            verdict=convert.judgement_to_pb(own_verdict) if own_verdict else None,
             max_nodes=budget.max_nodes,
             max_depth=budget.max_depth,
             least_path_probability=budget.least_path_probability,
@@ -155,7 +157,7 @@ class DrafterStream(Stream):
         )
         answer = await self.ask(drafter_pb2.DraftRequest(propose=message))
         self.load = convert.load_from_pb(answer.load)
-        self._told, self._has_drafted = len(committed), True
+        self._sent_tokens, self._has_drafted = len(committed), True
         return Draft(
             tree=convert.tree_from_pb(answer.draft),
             committed_length=answer.committed_length,
@@ -179,11 +181,11 @@ async def drafter_info(channel: grpc.aio.Channel, timeout_s: float) -> ServiceIn
     return convert.model_info_from_pb(response.model), convert.load_from_pb(response.load)
 
 
-def _opening(terms: SessionTerms, committed: Sequence[int]) -> dict[str, Any]:
+def _opening_fields(terms: SessionTerms, committed: Sequence[int]) -> dict[str, Any]:
     """Fields common to both services' openings; `rpc.sessions.opening_fields` reads them there."""
     request = terms.request
     return {
-        "session_id": logs.session_name(request.request_id, next(OPENINGS)),
+        "session_id": logs.session_name(request.request_id, next(SESSION_NUMBERS)),
         "vocabulary_fingerprint": terms.vocabulary_fingerprint,
         "token_ids": committed,
         "prompt_length": len(request.prompt),
@@ -194,7 +196,7 @@ def _opening(terms: SessionTerms, committed: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def _verification(message: verifier_pb2.VerifyResponse, length: int) -> Verification:
+def _verification_from_pb(message: verifier_pb2.VerifyResponse, length: int) -> Verification:
     """The answer as our type. Raises Unavailable if its position is wrong or it has no tokens."""
     if message.committed_length != length or not message.verdict.emitted_token_ids:
         raise Unavailable(

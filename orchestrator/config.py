@@ -23,12 +23,12 @@ from draftloop.tls import ClientTls, require_together
 from orchestrator.addresses import check_addresses
 from orchestrator.gateway.reasoning.marks import MarksName
 from orchestrator.gateway.tools.notation import NotationName
-from orchestrator.parser_names import OTHERS_NAMES
+from orchestrator.parser_names import PARSER_ALIASES
 from phrase_store.config import PhraseSettings
 
-LIMIT_OF_TEXTS = 256  # tokens
-ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s,]+")
-MOST_TOKENS = 2**31 - 1  # reduced to the room left in the context
+DEFAULT_TEXT_TOKENS = 256  # tokens
+ORIGIN_PATTERN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s,]+")
+MAX_OUTPUT_TOKENS = 2**31 - 1  # reduced to the room left in the context
 
 
 class OrchestratorSettings(PhraseSettings, ServiceSettings):
@@ -66,7 +66,7 @@ class OrchestratorSettings(PhraseSettings, ServiceSettings):
         None,
         ge=1,
         description="limit of requests that name none; if not given, "
-        f"{LIMIT_OF_TEXTS} for texts, and the room left in the context for chats",
+        f"{DEFAULT_TEXT_TOKENS} for texts, and the room left in the context for chats",
     )
     max_draft_tokens: int = Field(
         32,
@@ -140,54 +140,54 @@ class OrchestratorSettings(PhraseSettings, ServiceSettings):
 
     @field_validator("http_listen")
     @classmethod
-    def _address_or_nothing(cls, listen: str) -> str:
+    def _check_http_listen(cls, listen: str) -> str:
         return host_and_port(listen) if listen else listen
 
-    @field_validator(*OTHERS_NAMES, mode="before")
+    @field_validator(*PARSER_ALIASES, mode="before")
     @classmethod
-    def _our_name(cls, name: object, info: ValidationInfo) -> object:
-        ours = OTHERS_NAMES[str(info.field_name)]
-        return ours.get(name, name) if isinstance(name, str) else name
+    def _canonical_name(cls, name: object, info: ValidationInfo) -> object:
+        aliases = PARSER_ALIASES[str(info.field_name)]
+        return aliases.get(name, name) if isinstance(name, str) else name
 
     @field_validator("http_allowed_origins")
     @classmethod
-    def _origins(cls, text: str) -> str:
+    def _check_origins(cls, text: str) -> str:
         for origin in comma_separated(text):
-            if origin != "*" and not ORIGIN.fullmatch(origin):
+            if origin != "*" and not ORIGIN_PATTERN.fullmatch(origin):
                 rule = "must be * or origins such as https://page.example:8443"
                 raise ValueError(f"{rule}; got {origin}")
         return text
 
     @field_validator("verifiers", "drafters")
     @classmethod
-    def _known_addresses(cls, text: str) -> str:
+    def _check_service_addresses(cls, text: str) -> str:
         check_addresses(text)
         return text
 
     @field_validator("default_strategy")
     @classmethod
-    def _known_strategy(cls, name: str) -> str:
+    def _check_strategy(cls, name: str) -> str:
         if name not in STRATEGIES:
             raise ValueError(f"must be one of {', '.join(STRATEGIES)}")
         return name
 
     @model_validator(mode="after")
-    def _whole_services_tls(self) -> Self:
-        shown = require_together(
+    def _check_services_tls(self) -> Self:
+        is_certificate_given = require_together(
             services_tls_certificate=self.services_tls_certificate,
             services_tls_key=self.services_tls_key,
         )
-        if shown and self.services_tls_ca is None:
+        if is_certificate_given and self.services_tls_ca is None:
             raise ValueError(
                 "services_tls_ca must be given together with services_tls_certificate; got none"
             )
         return self
 
-    def limit(self, *, ends_itself: bool) -> int:
+    def default_token_limit(self, *, ends_itself: bool) -> int:
         """Default token limit of a request. `ends_itself`: a chat, whose answer ends by itself."""
         if self.default_max_tokens is not None:
             return self.default_max_tokens
-        return MOST_TOKENS if ends_itself else LIMIT_OF_TEXTS
+        return MAX_OUTPUT_TOKENS if ends_itself else DEFAULT_TEXT_TOKENS
 
     @property
     def services_tls(self) -> ClientTls | None:

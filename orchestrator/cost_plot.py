@@ -27,8 +27,8 @@ def draw(models: Mapping[str, ModelInfo]) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{HEIGHT}" '
         f'viewBox="0 0 {width} {HEIGHT}" font-family="sans-serif" font-size="11">'
     )
-    ground = f'<rect width="{width}" height="{HEIGHT}" fill="white"/>'
-    return "\n".join([head, ground, *panels, "</svg>\n"])
+    background = f'<rect width="{width}" height="{HEIGHT}" fill="white"/>'
+    return "\n".join([head, background, *panels, "</svg>\n"])
 
 
 def _panel(role: str, model: ModelInfo) -> str:
@@ -41,27 +41,27 @@ def _panel(role: str, model: ModelInfo) -> str:
     )
     parts.append(frame.axes(sorted({point.tokens for point in curve})))
     lines = groupby(curve, key=lambda point: (point.context, point.batch))
-    for number, ((context, batch), points) in enumerate(lines):
-        colour = COLOURS[number % len(COLOURS)]
+    for index, ((context, batch), points) in enumerate(lines):
+        colour = COLOURS[index % len(COLOURS)]
         parts.append(frame.line(list(points), colour))
         sessions = "1 session" if batch == 1 else f"{batch} sessions"
         name = f"{sessions}, each holding {context} tokens"
-        parts.append(_text(LEFT + 12, TOP + 6 + 14 * number, name, "start", colour))
+        parts.append(_text(LEFT + 12, TOP + 6 + 14 * index, name, "start", colour))
     return "".join(parts)
 
 
 class _Frame:
     """Where tokens (logarithmic) and milliseconds (from 0) lie in a panel."""
 
-    def __init__(self, most_tokens: int, most_ms: float) -> None:
-        self._doublings = max(math.log2(most_tokens), 1.0)
-        self._most_ms = most_ms
+    def __init__(self, max_tokens: int, max_ms: float) -> None:
+        self._doublings = max(math.log2(max_tokens), 1.0)
+        self._max_ms = max_ms
 
     def x(self, tokens: int) -> float:
         return LEFT + (WIDTH - LEFT - RIGHT) * math.log2(max(tokens, 1)) / self._doublings
 
     def y(self, ms: float) -> float:
-        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * ms / self._most_ms
+        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * ms / self._max_ms
 
     def axes(self, tokens: list[int]) -> str:
         floor = self.y(0)
@@ -72,7 +72,7 @@ class _Frame:
         ]
         parts += [_text(self.x(count), floor + 16, str(count), "middle") for count in tokens]
         for tick in range(TICKS + 1):
-            ms = self._most_ms * tick / TICKS
+            ms = self._max_ms * tick / TICKS
             parts.append(_text(LEFT - 8, self.y(ms) + 4, f"{ms:.3g}", "end"))
         return "".join(parts)
 
@@ -83,8 +83,8 @@ class _Frame:
         return f'<polyline points="{path}" fill="none" stroke="{colour}"/>{"".join(dots)}'
 
 
-def _text(x: float, y: float, words: str, anchor: str, colour: str = GREY) -> str:
+def _text(x: float, y: float, text: str, anchor: str, colour: str = GREY) -> str:
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}">'
-        f"{escape(words)}</text>"
+        f"{escape(text)}</text>"
     )

@@ -11,19 +11,19 @@ from draftloop.model_info import CostPoint
 from draftloop.tree import ServiceTimings
 from orchestrator.verifier_load import VerifierLoad
 
-SLOPE_NODES = 2
+SLOPE_STEP_NODES = 2
 # Latest rounds of any kind, whose median is the current level of overhead. Rounds with drafts are
 # kept for longer: what a draft adds changes less, and is only measured while drafts seem to pay.
-LATEST, LATEST_DRAFTED = 32, 64
+LATEST_ROUNDS, LATEST_DRAFTED_ROUNDS = 32, 64
 # The fit is renewed after so many drafted rounds were added or forgotten.
-REFIT = 8
+REFIT_EVERY = 8
 # After so many rounds that say nothing about drafts, the oldest drafted round is forgotten.
 # Otherwise, overheads measured while the machine was busy could prevent drafts for good: without
 # drafts, nothing corrects them.
-FADING = 4
+FORGET_EVERY = 4
 # Fewest drafted rounds from which the overhead per node is estimated.
-FEWEST_FOR_SLOPE = 12
-UNTOLD = ServiceTimings()
+MIN_DRAFTED_FOR_SLOPE = 12
+NO_TIMINGS = ServiceTimings()
 
 
 class VerifyOverhead:
@@ -39,9 +39,9 @@ class VerifyOverhead:
     """
 
     def __init__(self) -> None:
-        self._levels: deque[float] = deque(maxlen=LATEST)
-        self._drafted: deque[tuple[int, float]] = deque(maxlen=LATEST_DRAFTED)
-        self._unfitted = self._plain = 0
+        self._levels: deque[float] = deque(maxlen=LATEST_ROUNDS)
+        self._drafted: deque[tuple[int, float]] = deque(maxlen=LATEST_DRAFTED_ROUNDS)
+        self._rounds_since_fit = self._plain = 0
         self._level = self._draft = self._node = 0.0
 
     def nanoseconds(self, nodes: float) -> float:
@@ -63,21 +63,21 @@ class VerifyOverhead:
         updated.
         """
         if self._levels and by_choice:
-            self._learn(0 if is_shared else nodes, nanoseconds - self._level)
+            self._learn_draft_cost(0 if is_shared else nodes, nanoseconds - self._level)
         self._levels.append(nanoseconds - self._added(nodes))
         self._level = statistics.median(self._levels)
 
-    def _learn(self, nodes: int, added: float) -> None:
+    def _learn_draft_cost(self, nodes: int, added: float) -> None:
         if nodes > 0:
             self._drafted.append((nodes, added))
             self._plain = 0
         else:
             self._plain += 1
-            if self._plain % FADING or not self._drafted:
+            if self._plain % FORGET_EVERY or not self._drafted:
                 return
             self._drafted.popleft()
-        self._unfitted += 1
-        if self._unfitted >= REFIT or not self._drafted:
+        self._rounds_since_fit += 1
+        if self._rounds_since_fit >= REFIT_EVERY or not self._drafted:
             self._fit()
 
     def _added(self, nodes: float) -> float:
@@ -85,20 +85,27 @@ class VerifyOverhead:
 
     def _fit(self) -> None:
         """Fits Tukey's resistant line: slope between the medians of the outer thirds by size."""
-        self._unfitted = 0
+        self._rounds_since_fit = 0
         ordered = sorted(self._drafted)
-        third = len(ordered) // 3 if len(ordered) >= FEWEST_FOR_SLOPE else 0
+        third = len(ordered) // 3 if len(ordered) >= MIN_DRAFTED_FOR_SLOPE else 0
         self._node = self._draft = 0.0
         if not ordered:
             return
         if third:
-            (few, less), (many, more) = (_middle(ordered[:third]), _middle(ordered[-third:]))
-            self._node = max(0.0, (more - less) / (many - few)) if many > few else 0.0
-        rest = statistics.median(added - nodes * self._node for nodes, added in ordered)
-        self._draft = max(0.0, rest)
+            (few_nodes, few_ns), (many_nodes, many_ns) = (
+                _median_point(ordered[:third]),
+                _median_point(ordered[-third:]),
+            )
+            self._node = (
+                max(0.0, (many_ns - few_ns) / (many_nodes - few_nodes))
+                if many_nodes > few_nodes
+                else 0.0
+            )
+        residual = statistics.median(added - nodes * self._node for nodes, added in ordered)
+        self._draft = max(0.0, residual)
 
 
-def _middle(points: list[tuple[int, float]]) -> tuple[float, float]:
+def _median_point(points: list[tuple[int, float]]) -> tuple[float, float]:
     nodes, added = zip(*points, strict=True)
     return statistics.median(nodes), statistics.median(added)
 
@@ -107,50 +114,55 @@ def _middle(points: list[tuple[int, float]]) -> tuple[float, float]:
 class VerifyCost:
     """Time of a verification by number of nodes: the forward, from the curve, plus the overhead.
 
-    The services keep their curves up to date. `everybodys` is the overhead of wire, queue, sampling
-    and loop, which the curve does not include. By `load`, other sessions have rows in the same
-    forward, to which the nodes are added.
+    The services keep their curves up to date. `shared_overhead` is the overhead of wire, queue,
+    sampling and loop, which the curve does not include. By `load`, other sessions have rows in the
+    same forward, to which the nodes are added.
     """
 
     curve: tuple[CostPoint, ...]
     # approximate tokens in the session; None: the context length with the most measured points
     context: int | None = None
-    everybodys: VerifyOverhead = field(default_factory=VerifyOverhead)
+    shared_overhead: VerifyOverhead = field(default_factory=VerifyOverhead)
     load: VerifierLoad = field(default_factory=VerifierLoad)
     _line: CostLine = field(init=False, repr=False)
-    # forward times for 0, 1, 2 ... nodes, computed for `_beside` rows of other sessions
+    # forward times for 0, 1, 2 ... nodes, computed for `_cached_other_rows` rows of other sessions
     _forwards: list[float] = field(init=False, default_factory=list, repr=False)
-    _beside: int = field(init=False, default=0, repr=False)
-    # cached result of `_best_of`, after its argument
+    _cached_other_rows: int = field(init=False, default=0, repr=False)
+    # cached result of `_lowest_node_time`, after its argument
     _best: tuple[int, float] | None = field(init=False, default=None, repr=False)
 
     def __post_init__(self) -> None:
         self._line = cost_line(self.curve, self.context)
 
-    def times(self, most: int) -> list[float]:
-        """Expected times of verifying 0 to `most` nodes."""
-        around = self.everybodys.nanoseconds
-        return [forward + around(nodes) for nodes, forward in enumerate(self._until(most))]
+    def times(self, max_nodes: int) -> list[float]:
+        """Expected times of verifying 0 to `max_nodes` nodes."""
+        overhead = self.shared_overhead.nanoseconds
+        return [
+            forward + overhead(nodes)
+            for nodes, forward in enumerate(self._forward_times(max_nodes))
+        ]
 
     def nanoseconds(self, nodes: float) -> float:
         """Expected time of verifying so many nodes."""
-        return max(1.0, self._forward(nodes) + self.everybodys.nanoseconds(nodes))
+        return max(1.0, self._forward(nodes) + self.shared_overhead.nanoseconds(nodes))
 
-    def node_nanoseconds(self, nodes: float, most: int) -> float:
-        """Lower bound for the cost of one more node after `nodes`; drafts have at most `most`.
+    def node_nanoseconds(self, nodes: float, max_nodes: int) -> float:
+        """Lower bound for the cost of one more node after `nodes`; drafts have at most `max_nodes`.
 
         Normally this is the slope over the next few nodes. Cost curves are staircases: right before
         a step that slope is too high, so it is capped by the cost per node of the draft size with
         the lowest cost per node.
         """
-        here = (self._forward(nodes + SLOPE_NODES) - self._forward(nodes)) / SLOPE_NODES
-        return max(0.0, min(here, self._best_of(most))) + self.everybodys.node_ns
+        slope = (self._forward(nodes + SLOPE_STEP_NODES) - self._forward(nodes)) / SLOPE_STEP_NODES
+        return (
+            max(0.0, min(slope, self._lowest_node_time(max_nodes))) + self.shared_overhead.node_ns
+        )
 
     def observe(
         self,
         nodes: int,
         nanoseconds: int,
-        timings: ServiceTimings = UNTOLD,
+        timings: ServiceTimings = NO_TIMINGS,
         *,
         by_choice: bool = True,
     ) -> None:
@@ -161,9 +173,9 @@ class VerifyCost:
         rows = nodes + 1
         self.load.observe(rows, timings)
         forward = self._line.nanoseconds(max(rows, timings.round_rows))
-        around = nanoseconds - timings.prompts_ns - forward
+        overhead_ns = nanoseconds - timings.prompts_ns - forward
         is_shared = self.is_shared(timings)
-        self.everybodys.observe(nodes, around, is_shared=is_shared, by_choice=by_choice)
+        self.shared_overhead.observe(nodes, overhead_ns, is_shared=is_shared, by_choice=by_choice)
 
     def is_shared(self, timings: ServiceTimings) -> bool:
         """Whether other sessions influenced how long that verification took.
@@ -173,24 +185,24 @@ class VerifyCost:
         """
         return self.load.is_shared or timings.is_shared
 
-    def _best_of(self, most: int) -> float:
-        """Forward time per node, for the draft size up to `most` at which it is lowest."""
-        forwards = self._until(most)
-        if self._best is None or self._best[0] != most:
-            none, *others = forwards
-            each = ((more - none) / count for count, more in enumerate(others, 1))
-            self._best = most, min(each, default=0.0)
+    def _lowest_node_time(self, max_nodes: int) -> float:
+        """Forward time per node, for the draft size up to `max_nodes` at which it is lowest."""
+        forwards = self._forward_times(max_nodes)
+        if self._best is None or self._best[0] != max_nodes:
+            baseline, *others = forwards
+            per_node = ((more - baseline) / count for count, more in enumerate(others, 1))
+            self._best = max_nodes, min(per_node, default=0.0)
         return self._best[1]
 
-    def _until(self, most: int) -> list[float]:
-        """Forward times with 0 to `most` nodes."""
-        if self._beside != self.load.others_rows:
-            self._beside = self.load.others_rows
+    def _forward_times(self, max_nodes: int) -> list[float]:
+        """Forward times with 0 to `max_nodes` nodes."""
+        if self._cached_other_rows != self.load.other_rows:
+            self._cached_other_rows = self.load.other_rows
             self._forwards.clear()
             self._best = None
         known = self._forwards
-        known.extend(self._forward(nodes) for nodes in range(len(known), most + 1))
-        return known[: most + 1]
+        known.extend(self._forward(nodes) for nodes in range(len(known), max_nodes + 1))
+        return known[: max_nodes + 1]
 
     def _forward(self, nodes: float) -> float:
-        return self._line.nanoseconds(self.load.others_rows + nodes + 1)
+        return self._line.nanoseconds(self.load.other_rows + nodes + 1)

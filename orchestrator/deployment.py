@@ -44,7 +44,7 @@ from phrase_store.store import DraftsFrom, PhraseStore, warm_up
 UNMEASURED_DRAFT_TOKEN_NS = 2_000_000.0
 # If the target's forward of one token takes less than this, successors cost `fused` more than they
 # bring (decision 42).
-RECYCLING_PAYS_NS = 8_000_000.0
+MIN_FORWARD_FOR_RECYCLING_NS = 8_000_000.0
 
 
 class Deployment:
@@ -99,13 +99,13 @@ class Deployment:
     def generation(self, request: GenerationRequest, deadline: Deadline) -> Generation:
         """A checked request, ready to run until the deadline."""
         settings, info = self.settings, self.verifier
-        request = self._without_what_costs_more(request)
+        request = self._drop_unprofitable_recycling(request)
         controller, figures = self._controller(request), SpeculationFigures()
         return Generation(
             request=request,
             verifier=VerifierSession(
                 self._services.verifiers,
-                self._terms(request, settings.verify_timeout_s, deadline),
+                self._session_terms(request, settings.verify_timeout_s, deadline),
                 reopen_for_s=settings.connect_timeout_s,
             ),
             drafting=self._drafting(request, deadline, controller, figures),
@@ -123,15 +123,15 @@ class Deployment:
             figures=figures,
         )
 
-    def _without_what_costs_more(self, request: GenerationRequest) -> GenerationRequest:
+    def _drop_unprofitable_recycling(self, request: GenerationRequest) -> GenerationRequest:
         """Drops successors if the target's forwards are short and the draft size is not fixed."""
         if request.strategy != FUSED or request.speculation.max_draft_tokens is not None:
             return request
-        costs = cost_line(self.verifier.cost_curve, _context_of(request))
-        short = costs.rows and costs.nanoseconds(1) < RECYCLING_PAYS_NS
+        costs = cost_line(self.verifier.cost_curve, _expected_context(request))
+        short = costs.rows and costs.nanoseconds(1) < MIN_FORWARD_FOR_RECYCLING_NS
         return request.without_recycling() if short else request
 
-    def _terms(
+    def _session_terms(
         self, request: GenerationRequest, answer_timeout_s: float, deadline: Deadline
     ) -> SessionTerms:
         return SessionTerms(
@@ -155,18 +155,23 @@ class Deployment:
             return Drafting(None, phrases)
         if strategy not in DRAFTER_STRATEGIES:
             gain = self._gain(request, draft_token_ns=0.0)
-            return self._beside_the_loop(request, phrases, DraftChoice(controller, gain))
-        costs = self._draft_costs(request)
+            return self._draft_without_model_service(
+                request, phrases, DraftChoice(controller, gain)
+            )
+        draft_costs = self._draft_costs(request)
         choice = ModelChoice(
             controller,
-            self._gain(request, costs.nanoseconds(1) if costs.rows else UNMEASURED_DRAFT_TOKEN_NS),
+            self._gain(
+                request,
+                draft_costs.nanoseconds(1) if draft_costs.rows else UNMEASURED_DRAFT_TOKEN_NS,
+            ),
             drafter=DrafterSession(
                 self._services.drafters,
-                self._terms(request, self.settings.draft_timeout_s, deadline),
+                self._session_terms(request, self.settings.draft_timeout_s, deadline),
                 target=self.verifier,
             ),
-            costs=costs,
-            left=request.expected_remaining,
+            costs=draft_costs,
+            tokens_left=request.expected_remaining,
         )
         if strategy == FUSED:
             configured = bool(self.settings.drafter_addresses)
@@ -180,10 +185,10 @@ class Deployment:
             choice,
             controller=controller,
             figures=figures,
-            offers=strategy == OUROBOROS and request.speculation.ouroboros.phrases_alone,
+            always_offers=strategy == OUROBOROS and request.speculation.ouroboros.phrases_alone,
         )
 
-    def _beside_the_loop(
+    def _draft_without_model_service(
         self, request: GenerationRequest, phrases: PhraseSession | None, choice: DraftChoice
     ) -> Drafting:
         """For the strategies without a draft model."""
@@ -196,14 +201,14 @@ class Deployment:
             return Drafting(PhraseSource(phrases) if phrases else None, phrases, choice)
         assert request.strategy == PROMPT_LOOKUP, request.strategy
         # An index of its own: it holds only this request's text.
-        own = PhraseSession(
+        own_text = PhraseSession(
             request.prompt,
             request.expected_remaining(len(request.prompt)),
             stop_token_ids=request.stop_token_ids,
             calibration=self._calibrations.of(request.sampling.temperature),
             prediction=request.prediction,
         )
-        return Drafting(PhraseSource(own, max_leaves=1), phrases, choice)
+        return Drafting(PhraseSource(own_text, max_leaves=1), phrases, choice)
 
     def _phrases(self, request: GenerationRequest) -> PhraseSession | None:
         """The phrases that the request reads, and writes for others."""
@@ -226,7 +231,7 @@ class Deployment:
         Empty while no drafter has answered.
         """
         curve = self.drafter.cost_curve if self.drafter is not None else ()
-        return cost_line(curve, _context_of(request))
+        return cost_line(curve, _expected_context(request))
 
     def _gain(self, request: GenerationRequest, draft_token_ns: float) -> Gain:
         """What drafts bring; the first guess is made from the time of a draft forward."""
@@ -235,21 +240,24 @@ class Deployment:
 
     def _controller(self, request: GenerationRequest) -> Controller:
         info = self.verifier
-        said = request.speculation
-        limit = said.max_draft_tokens
-        most = said.max_nodes_of(request.strategy) or self.settings.max_draft_tokens
+        speculation = request.speculation
+        limit = speculation.max_draft_tokens
+        default_max_nodes = (
+            speculation.max_nodes_of(request.strategy) or self.settings.max_draft_tokens
+        )
         return Controller(
-            max_nodes=min(limit or most, info.max_draft_nodes),
+            max_nodes=min(limit or default_max_nodes, info.max_draft_nodes),
             verify_cost=VerifyCost(
                 info.cost_curve,
-                context=_context_of(request),
-                everybodys=self._verify_overhead,
+                context=_expected_context(request),
+                shared_overhead=self._verify_overhead,
                 load=self._verifier_load,
             ),
             fixed=limit is not None,
-            whole=said.max_nodes_of(request.strategy) is not None,
-            drafter_shares=self.drafter is not None and self.drafter.shares_processor(info),
-            everybodys=self._gains.pace_of(said.method, request.sampling.temperature),
+            verify_uncut=speculation.max_nodes_of(request.strategy) is not None,
+            drafter_shares_processor=self.drafter is not None
+            and self.drafter.shares_processor(info),
+            shared_pace=self._gains.pace_of(speculation.method, request.sampling.temperature),
         )
 
 
@@ -266,7 +274,7 @@ def _drafts_from(request: GenerationRequest) -> DraftsFrom:
     return DraftsFrom(shared=reads, own_text=reads)
 
 
-def _context_of(request: GenerationRequest) -> int:
+def _expected_context(request: GenerationRequest) -> int:
     """Tokens in the request's text halfway through its expected output."""
-    held = len(request.prompt)
-    return held + request.expected_remaining(held) // 2
+    prompt_length = len(request.prompt)
+    return prompt_length + request.expected_remaining(prompt_length) // 2

@@ -17,31 +17,31 @@ from orchestrator.addresses import Address, AddressBook
 from orchestrator.replicas import Replica, Replicas
 
 # Seconds between resolving names, and between polls of a replica that is joined or missing.
-RESOLVE_S = 3.0
-ASK_S = 1.0
-ASK_MISSING_S = 0.25
+RESOLVE_INTERVAL_S = 3.0
+POLL_INTERVAL_S = 1.0
+POLL_MISSING_INTERVAL_S = 0.25
 # A replica that takes longer to answer gets no new sessions. A busy one needs less than this.
-ANSWER_S = 3.0
+INFO_TIMEOUT_S = 3.0
 TLS_SETTING = "services_tls_ca"
 
 ServiceInfo = tuple[ModelInfo, ServiceLoad]
-Ask = Callable[[grpc.aio.Channel, float], Awaitable[ServiceInfo]]
-Open = Callable[[Address], grpc.aio.Channel]
+AskInfo = Callable[[grpc.aio.Channel, float], Awaitable[ServiceInfo]]
+OpenChannel = Callable[[Address], grpc.aio.Channel]
 # Raises Mismatch if a model is not compatible; takes the model and its address.
-RequireFit = Callable[[ModelInfo, str], None]
+RequireCompatible = Callable[[ModelInfo, str], None]
 
 log = logs.get(__name__)
 
 
 @dataclass(slots=True, eq=False)
-class Watched:
+class WatchedReplica:
     """A replica that is polled, and the reason if it takes no sessions."""
 
     replica: Replica
-    asking: asyncio.Task[None] | None = None
+    polling: asyncio.Task[None] | None = None
     problem: str = "not asked yet"
-    refused: str = ""  # instance whose refusal has been logged
-    told: str = ""  # problem that has been logged
+    refused_instance: str = ""  # instance whose refusal has been logged
+    logged_problem: str = ""  # problem that has been logged
 
 
 class Discovery:
@@ -53,17 +53,23 @@ class Discovery:
     """
 
     def __init__(
-        self, role: str, book: AddressBook, *, open_channel: Open, ask: Ask, require_fit: RequireFit
+        self,
+        role: str,
+        book: AddressBook,
+        *,
+        open_channel: OpenChannel,
+        ask_info: AskInfo,
+        require_compatible: RequireCompatible,
     ) -> None:
         self.replicas = Replicas()
         self._role = role
         self._book = book
         self._open_channel = open_channel
-        self._ask = ask
-        self._require_fit = require_fit
-        self._watched: dict[Address, Watched] = {}
+        self._ask_info = ask_info
+        self._require_compatible = require_compatible
+        self._watched: dict[Address, WatchedReplica] = {}
         self._leaving: list[Replica] = []
-        self._reading: asyncio.Task[None] | None = None
+        self._address_polling: asyncio.Task[None] | None = None
 
     @property
     def missing(self) -> dict[str, str]:
@@ -71,44 +77,44 @@ class Discovery:
         watched = [each for each in self._watched.values() if each.replica not in self.replicas]
         return {each.replica.address: each.problem for each in watched}
 
-    async def look(self) -> None:
+    async def poll_once(self) -> None:
         """Polls all replicas once. Raises Mismatch if some answered and none is compatible."""
         await self._read_addresses()
         watched = list(self._watched.values())
-        answers = await asyncio.gather(*(self._answer(each) for each in watched))
+        answers = await asyncio.gather(*(self._request_info(each) for each in watched))
         problems: list[Mismatch] = []
         for each, answer in zip(watched, answers, strict=True):  # the first one sets the model
             try:
                 self._judge(each, answer)
             except Mismatch as problem:
                 problems.append(problem)
-            each.told = each.problem  # the caller reports what is missing
+            each.logged_problem = each.problem  # the caller reports what is missing
         if problems and not self.replicas:
             raise problems[0]
 
-    def follow(self) -> None:
+    def start_polling(self) -> None:
         """Polls in the background from now on, until `stop`."""
-        self._reading = asyncio.create_task(self._keep_reading())
+        self._address_polling = asyncio.create_task(self._poll_addresses())
 
     async def stop(self) -> None:
         """Closes all channels."""
-        if self._reading is not None:
-            self._reading.cancel()
+        if self._address_polling is not None:
+            self._address_polling.cancel()
         for each in self._watched.values():
-            if each.asking is not None:
-                each.asking.cancel()
+            if each.polling is not None:
+                each.polling.cancel()
         for replica in [*(each.replica for each in self._watched.values()), *self._leaving]:
             await replica.channel.close()
 
-    async def _keep_reading(self) -> None:
+    async def _poll_addresses(self) -> None:
         while True:
             for each in self._watched.values():
-                if each.asking is None:
-                    each.asking = asyncio.create_task(self._keep_asking(each))
-            await asyncio.sleep(RESOLVE_S)
+                if each.polling is None:
+                    each.polling = asyncio.create_task(self._poll_replica(each))
+            await asyncio.sleep(RESOLVE_INTERVAL_S)
             try:
                 await self._read_addresses()
-                await self._close_the_left()
+                await self._close_idle_channels()
             except StartupFailure as problem:  # unusable certificates, which may be fixed soon
                 log.error("no connection to a new replica", reason=str(problem))
             except Exception as error:  # must not end this loop
@@ -116,80 +122,84 @@ class Discovery:
 
     async def _read_addresses(self) -> None:
         addresses = await self._book.read()
-        for gone in self._watched.keys() - set(addresses):
-            self._forget(self._watched.pop(gone))
+        for removed in self._watched.keys() - set(addresses):
+            self._forget(self._watched.pop(removed))
         for address in addresses:
             if address not in self._watched:
                 replica = Replica(address.target, self._open_channel(address))
-                self._watched[address] = Watched(replica)
+                self._watched[address] = WatchedReplica(replica)
 
-    def _forget(self, each: Watched) -> None:
-        if each.asking is not None:
-            each.asking.cancel()
-        self._leave(each, "its address is no longer listed")
-        self._leaving.append(each.replica)
+    def _forget(self, watched: WatchedReplica) -> None:
+        if watched.polling is not None:
+            watched.polling.cancel()
+        self._leave(watched, "its address is no longer listed")
+        self._leaving.append(watched.replica)
 
-    async def _close_the_left(self) -> None:
+    async def _close_idle_channels(self) -> None:
         for replica in [each for each in self._leaving if not each.sessions]:
             self._leaving.remove(replica)
             await replica.channel.close()
 
-    async def _keep_asking(self, each: Watched) -> None:
+    async def _poll_replica(self, watched: WatchedReplica) -> None:
         while True:
-            await asyncio.sleep(ASK_S if each.replica in self.replicas else ASK_MISSING_S)
-            before, answer = each.problem, await self._answer(each)
+            await asyncio.sleep(
+                POLL_INTERVAL_S if watched.replica in self.replicas else POLL_MISSING_INTERVAL_S
+            )
+            previous_problem, answer = watched.problem, await self._request_info(watched)
             try:
-                self._judge(each, answer)
-                if answer == before:
-                    self._tell_trouble(each)
+                self._judge(watched, answer)
+                if answer == previous_problem:
+                    self._log_tls_problem(watched)
             except Mismatch:
                 pass  # already logged
             except Exception as error:
                 log.error("unforeseen error", exc_info=error)
-                self._leave(each, f"its answer means nothing: {type(error).__name__}")
+                self._leave(watched, f"its answer means nothing: {type(error).__name__}")
 
-    def _tell_trouble(self, each: Watched) -> None:
+    def _log_tls_problem(self, watched: WatchedReplica) -> None:
         """Logs once that certificates keep a replica away; it may have left for another reason."""
-        if each.problem != each.told and tls_trouble(each.problem, TLS_SETTING):
-            log.warning(f"{self._role} missing", address=each.replica.address, reason=each.problem)
-            each.told = each.problem
+        if watched.problem != watched.logged_problem and tls_trouble(watched.problem, TLS_SETTING):
+            log.warning(
+                f"{self._role} missing", address=watched.replica.address, reason=watched.problem
+            )
+            watched.logged_problem = watched.problem
 
-    async def _answer(self, each: Watched) -> ServiceInfo | str:
+    async def _request_info(self, watched: WatchedReplica) -> ServiceInfo | str:
         try:
-            return await self._ask(each.replica.channel, ANSWER_S)
+            return await self._ask_info(watched.replica.channel, INFO_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
-            said = str(error.details() or error.code().name)
-            trouble = tls_trouble(said, TLS_SETTING)
-            return f"{trouble} ({said})" if trouble else said
+            details = str(error.details() or error.code().name)
+            tls_problem = tls_trouble(details, TLS_SETTING)
+            return f"{tls_problem} ({details})" if tls_problem else details
         except Exception as error:  # must not end the polling
             log.error("unforeseen error", exc_info=error)
             return f"its answer cannot be read: {type(error).__name__}"
 
-    def _judge(self, each: Watched, answer: ServiceInfo | str) -> None:
-        replica = each.replica
+    def _judge(self, watched: WatchedReplica, answer: ServiceInfo | str) -> None:
+        replica = watched.replica
         if isinstance(answer, str):
-            self._leave(each, answer)
+            self._leave(watched, answer)
             return
         model, load = answer
         try:
-            self._require_fit(model, replica.address)
-        except Mismatch as problem:
-            self._leave(each, str(problem))
-            if each.refused != model.instance_id:
-                log.error(f"{self._role} refused", address=replica.address, reason=str(problem))
-            each.refused = model.instance_id
+            self._require_compatible(model, replica.address)
+        except Mismatch as mismatch:
+            self._leave(watched, str(mismatch))
+            if watched.refused_instance != model.instance_id:
+                log.error(f"{self._role} refused", address=replica.address, reason=str(mismatch))
+            watched.refused_instance = model.instance_id
             raise
-        if (twin := self._twin(replica, model.instance_id)) is not None:
-            self._leave(each, f"it is the process at {twin.address}")
+        if (same_process := self._find_same_process(replica, model.instance_id)) is not None:
+            self._leave(watched, f"it is the process at {same_process.address}")
             return
         if replica.model is None or replica.model.instance_id != model.instance_id:
-            replica.worked()  # a new process must not inherit its predecessor's failures
-            self.replicas.begin_anew(replica)
+            replica.record_success()  # a new process must not inherit its predecessor's failures
+            self.replicas.forget_prefixes(replica)
         replica.model = model
         replica.report(load)
         self._join(replica)
 
-    def _twin(self, replica: Replica, instance_id: str) -> Replica | None:
+    def _find_same_process(self, replica: Replica, instance_id: str) -> Replica | None:
         """A joined replica that is the same process, as when a name has IPv4 and IPv6 addresses."""
         return next(
             (
@@ -204,9 +214,9 @@ class Discovery:
             log.info(f"{self._role} joined", address=replica.address)
         self.replicas.join(replica)
 
-    def _leave(self, each: Watched, reason: str) -> None:
-        each.problem = reason
-        if each.replica in self.replicas:
-            log.warning(f"{self._role} left", address=each.replica.address, reason=reason)
-            each.told = reason
-            self.replicas.leave(each.replica)
+    def _leave(self, watched: WatchedReplica, reason: str) -> None:
+        watched.problem = reason
+        if watched.replica in self.replicas:
+            log.warning(f"{self._role} left", address=watched.replica.address, reason=reason)
+            watched.logged_problem = reason
+            self.replicas.leave(watched.replica)

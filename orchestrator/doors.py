@@ -10,10 +10,10 @@ from orchestrator.front import Front
 from orchestrator.gateway.server import HttpServer
 
 LAST_WORDS_S = 1.0  # for ended requests to send their error
-LOOK_S = 0.25
+HEALTH_INTERVAL_S = 0.25
 
 
-class Doors(RoleServer):
+class OrchestratorServer(RoleServer):
     """The gRPC server and, if there is one, the HTTP server."""
 
     def __init__(
@@ -26,7 +26,7 @@ class Doors(RoleServer):
         super().__init__(service_name, settings, end_calls_grace_s=LAST_WORDS_S)
         self._http = http
         self._front = front
-        self._following: asyncio.Task[None] | None = None
+        self._health_task: asyncio.Task[None] | None = None
 
     async def listen(self) -> None:
         """Raises StartupFailure if an address cannot be listened on."""
@@ -39,12 +39,12 @@ class Doors(RoleServer):
         if self._http is not None:
             self._http.ready()
         await super().ready()
-        self._following = asyncio.create_task(self._follow())
+        self._health_task = asyncio.create_task(self._sync_health())
 
-    async def _follow(self) -> None:
+    async def _sync_health(self) -> None:
         """Keeps the gRPC health status equal to `/ready`: whether a verifier is available."""
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(HEALTH_INTERVAL_S)
             await self.set_serving(ready=self._front.deployment.ready)
 
     @property
@@ -54,12 +54,12 @@ class Doors(RoleServer):
 
     def end_calls(self) -> None:
         """Ends all running requests with an error for their clients."""
-        self._front.ending.end_all()
+        self._front.shutdown.begin_shutdown()
 
     async def drain(self) -> None:
         """Drains both servers within one grace period; HTTP stops last, so its state is visible."""
-        if self._following is not None:
-            self._following.cancel()
+        if self._health_task is not None:
+            self._health_task.cancel()
         if self._http is not None:
             self._http.refuse()
         await super().drain()

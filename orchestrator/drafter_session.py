@@ -13,7 +13,7 @@ from draftloop.tree import EMPTY_TREE, Draft, DraftBudget, DraftTree, Verdict
 from orchestrator.clients import DrafterStream
 from orchestrator.metrics import FALLBACKS, reason_of
 from orchestrator.replicas import Replica, Replicas
-from orchestrator.selection import within
+from orchestrator.selection import restrict_to_vocabulary
 from orchestrator.session import Session
 from orchestrator.terms import SessionTerms
 
@@ -31,13 +31,15 @@ class DrafterSession(Session[DrafterStream]):
     def __init__(self, replicas: Replicas, terms: SessionTerms, *, target: ModelInfo) -> None:
         super().__init__(replicas, terms)
         self._target = target
-        self._known: int | None = None  # tokens of the text that a replica has already computed
+        self._prefilled_tokens: int | None = (
+            None  # tokens of the text that a replica has already computed
+        )
         self._opening: asyncio.Task[None] | None = None
         self._refused = False  # whether a drafter said that it cannot serve this request
-        self._waits_s = 0.0
+        self._max_wait_s = 0.0
 
     @property
-    def asked_for(self) -> bool:
+    def is_requested(self) -> bool:
         """Whether the session is open or opening."""
         return self._opening is not None
 
@@ -49,36 +51,38 @@ class DrafterSession(Session[DrafterStream]):
     @property
     def is_due(self) -> bool:
         """Whether the drafter has prefilled, or a round may still wait for that."""
-        return self.is_ready or self._waits_s > 0
+        return self.is_ready or self._max_wait_s > 0
 
-    def fits(self, committed: Sequence[int]) -> bool:
+    def can_serve(self, committed: Sequence[int]) -> bool:
         """Whether a drafter can take the request and its text."""
         return not self._refused and self._has_room(committed)
 
-    def fresh(self, committed: Sequence[int]) -> int:
+    def tokens_to_prefill(self, committed: Sequence[int]) -> int:
         """How many tokens a replica would have to prefill.
 
         The tokens that a replica has already computed are looked up only at the first call: rounds
         call this until a session is open, and the look-up is slow for a long text.
         """
-        if self._known is None:
-            self._known = self._replicas.known(committed, self._terms.request.prefix_group)
-        return len(committed) - self._known
+        if self._prefilled_tokens is None:
+            self._prefilled_tokens = self._replicas.cached_tokens(
+                committed, self._terms.request.prefix_group
+            )
+        return len(committed) - self._prefilled_tokens
 
-    def open(self, committed: Sequence[int], waits_s: float | None = None) -> None:
+    def open(self, committed: Sequence[int], max_wait_s: float | None = None) -> None:
         """Starts opening on the best replica that is not resting; the drafter then prefills.
 
-        The first `propose` before it has prefilled waits up to `waits_s` seconds; None: the timeout
-        of an answer. Does nothing if the request was refused, if the text exceeds the draft model's
-        context, or if all replicas are resting.
+        The first `propose` before it has prefilled waits up to `max_wait_s` seconds; None: the
+        timeout of an answer. Does nothing if the request was refused, if the text exceeds the draft
+        model's context, or if all replicas are resting.
         """
-        if not self.fits(committed):
+        if not self.can_serve(committed):
             return
-        replica = next((r for r in self._by_preference(committed) if not r.resting), None)
+        replica = next((r for r in self._by_preference(committed) if not r.is_resting), None)
         if replica is None:
             return
-        replica.on_trial(self._terms.answer_timeout_s)
-        self._waits_s = self._terms.answer_timeout_s if waits_s is None else waits_s
+        replica.reserve_for_trial(self._terms.answer_timeout_s)
+        self._max_wait_s = self._terms.answer_timeout_s if max_wait_s is None else max_wait_s
         self._opening = asyncio.create_task(self._open_on(replica, tuple(committed)))
 
     async def propose(
@@ -89,54 +93,54 @@ class DrafterSession(Session[DrafterStream]):
         offer: DraftTree = EMPTY_TREE,
     ) -> Draft:
         """A checked draft within the budget. Raises Unavailable if none came in time."""
-        stream = await self._ready(committed)
+        stream = await self._ready_stream(committed)
         try:
-            draft = await stream.propose(committed, verdict, budget, self._fitting(offer))
+            draft = await stream.propose(committed, verdict, budget, self._trim_offer(offer))
         except DraftloopError as error:
-            self._refused = _refuses(error)
-            raise self._failed(error) from None
+            self._refused = _is_refusal(error)
+            raise self._drop_after_failure(error) from None
         try:
-            self._check(draft, len(committed), budget)
+            self._check_draft(draft, len(committed), budget)
         except InvalidInput as mistake:
-            raise self._failed(mistake) from None
-        self._worked()
-        tree = within(draft.tree, self._target.vocabulary_size)
+            raise self._drop_after_failure(mistake) from None
+        self._record_success()
+        tree = restrict_to_vocabulary(draft.tree, self._target.vocabulary_size)
         return draft if tree is draft.tree else dataclasses.replace(draft, tree=tree)
 
-    async def _ready(self, committed: Sequence[int]) -> DrafterStream:
+    async def _ready_stream(self, committed: Sequence[int]) -> DrafterStream:
         """The open stream. Raises Unavailable if there is none; starts opening if necessary."""
         if not self._has_room(committed):
-            await self._call_off_opening()
+            await self._cancel_opening()
             self._drop()
-            raise _without("context", "the text has outgrown the draft model's context")
+            raise _fallback_error("context", "the text has outgrown the draft model's context")
         if self._refused:
-            raise _without("refused", "it has refused the request")
+            raise _fallback_error("refused", "it has refused the request")
         if self._opening is None:
             self.open(committed)
-            raise _without("no_session", "no session is open")
+            raise _fallback_error("no_session", "no session is open")
         if not self.is_ready:
-            await self._wait_once(self._opening)
+            await self._wait_for_prefill(self._opening)
         if self._stream is None or not self.is_ready:
-            raise _without("opening", "the session is not open yet")
+            raise _fallback_error("opening", "the session is not open yet")
         return self._stream
 
-    def _failed(self, error: DraftloopError) -> Unavailable:
+    def _drop_after_failure(self, error: DraftloopError) -> Unavailable:
         """Drops the session after a failure; returns the error that the round gets."""
-        self._lose(error)
-        return _without(reason_of(error), str(error))
+        self._handle_failure(error)
+        return _fallback_error(reason_of(error), str(error))
 
-    async def _wait_once(self, opening: asyncio.Task[None]) -> None:
+    async def _wait_for_prefill(self, opening: asyncio.Task[None]) -> None:
         """Waits for the prefill, once per opening, and not for a drafter without a connection."""
-        if self._replica is not None and self._replica.connected:
-            seconds, self._waits_s = self._waits_s, 0.0
+        if self._replica is not None and self._replica.is_connected:
+            seconds, self._max_wait_s = self._max_wait_s, 0.0
             await asyncio.wait({opening}, timeout=seconds)
 
     async def close(self) -> None:
         """Frees the session, even if it is still opening."""
-        await self._call_off_opening()
+        await self._cancel_opening()
         await super().close()
 
-    async def _call_off_opening(self) -> None:
+    async def _cancel_opening(self) -> None:
         if self._opening is not None and not self._opening.done():
             self._opening.cancel()
             await asyncio.wait({self._opening})
@@ -145,24 +149,24 @@ class DrafterSession(Session[DrafterStream]):
     async def _open_on(self, replica: Replica, committed: Sequence[int]) -> None:
         try:
             stream = DrafterStream(replica, self._terms)
-            self._enter(replica, stream)
+            self._attach(replica, stream)
             await stream.open(committed)
         except DraftloopError as error:
-            self._refused = _refuses(error)
-            self._lose(error)
+            self._refused = _is_refusal(error)
+            self._handle_failure(error)
         except Exception as error:  # in a task of its own, nobody else would log it
             log.error("unforeseen error", exc_info=error)
-            self._lose(error)
+            self._handle_failure(error)
         else:
-            self._worked()
-            self._served(committed)
+            self._record_success()
+            self._record_prefix(committed)
 
     def _has_room(self, committed: Sequence[int]) -> bool:
         """Whether the draft model's context has room for the text and one more token."""
         model = self._replicas.model
         return model is None or len(committed) < model.context_length
 
-    def _fitting(self, offer: DraftTree) -> DraftTree:
+    def _trim_offer(self, offer: DraftTree) -> DraftTree:
         """The offer without tokens unknown to the draft model, cut to as many nodes as it takes.
 
         The best nodes come first.
@@ -170,9 +174,9 @@ class DrafterSession(Session[DrafterStream]):
         model = self._replicas.model
         if model is None:
             return offer
-        return within(offer, model.vocabulary_size).first(model.max_draft_nodes)
+        return restrict_to_vocabulary(offer, model.vocabulary_size).first(model.max_draft_nodes)
 
-    def _check(self, draft: Draft, length: int, budget: DraftBudget) -> None:
+    def _check_draft(self, draft: Draft, length: int, budget: DraftBudget) -> None:
         """Raises InvalidInput for an invalid draft, which must cost the draft, not the request.
 
         Tokens of the draft model alone pass: its output layer may be larger than the target's.
@@ -181,31 +185,31 @@ class DrafterSession(Session[DrafterStream]):
             rule = f"must be {length}, the length asked for"
             raise InvalidInput("committed_length", rule, draft.committed_length)
         tree, model = draft.tree, self._replicas.model
-        sizes = [each.vocabulary_size for each in (self._target, model) if each is not None]
+        sizes = [info.vocabulary_size for info in (self._target, model) if info is not None]
         tree.validate(vocabulary_size=max(sizes), max_nodes=budget.max_nodes)
         deepest = max(tree.depths(), default=0)
         if deepest > budget.max_depth:
             rule = f"must have depth at most {budget.max_depth}"
             raise InvalidInput("draft.parents", rule, deepest)
 
-    def _lose(self, error: Exception) -> None:
+    def _handle_failure(self, error: Exception) -> None:
         log.warning("drafter session lost", reason=str(error))
         if self._refused:  # not the replica's failure: other requests go on using it
             self._drop()
         else:
-            super()._lose(error)
+            super()._handle_failure(error)
 
     def _drop(self) -> None:
         self._opening = None
         super()._drop()
 
 
-def _without(reason: str, words: str) -> Unavailable:
+def _fallback_error(reason: str, text: str) -> Unavailable:
     """Counts a fallback; returns the error for the round that does without the drafter."""
     FALLBACKS.labels(reason).inc()
-    return Unavailable(f"drafter: {words}")
+    return Unavailable(f"drafter: {text}")
 
 
-def _refuses(error: DraftloopError) -> bool:
+def _is_refusal(error: DraftloopError) -> bool:
     """Whether the drafter cannot serve the request. An invalid offer is not the request's fault."""
     return isinstance(error, InvalidInput) and not error.field.startswith("draft.")

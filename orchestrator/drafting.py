@@ -62,7 +62,7 @@ class Drafting:
     def open(self, committed: Sequence[int]) -> None:
         """Starts preparing the first draft while the verifier prefills; returns immediately."""
 
-    async def read(self) -> None:
+    async def index_prompt(self) -> None:
         """Indexes the prompt in pieces, between which other tasks can run on the event loop.
 
         The first `observe` or `propose` indexes whatever is left in one go.
@@ -74,9 +74,9 @@ class Drafting:
         self, committed: Sequence[int], verdict: Verdict | None, budget: DraftBudget
     ) -> Draft:
         """Returns a draft within the budget. `verdict` is that on the last draft, if any."""
-        if self._choice is None or not budget.max_nodes or not self._choice.drafts():
+        if self._choice is None or not budget.max_nodes or not self._choice.should_draft():
             return Draft(tree=EMPTY_TREE, committed_length=len(committed))
-        draft = self._choice.cut(self._own_draft(committed, budget))
+        draft = self._choice.cut(self._draft_from_source(committed, budget))
         if len(draft.tree):
             self._proposed = Proposed(draft.timings.service_ns, NO_OFFER)
         return draft
@@ -112,21 +112,21 @@ class Drafting:
     async def close(self) -> None:
         """Releases what `open` acquired."""
 
-    def _own_draft(self, committed: Sequence[int], budget: DraftBudget) -> Draft:
-        began = time.perf_counter_ns()
+    def _draft_from_source(self, committed: Sequence[int], budget: DraftBudget) -> Draft:
+        began_ns = time.perf_counter_ns()
         tree = EMPTY_TREE
         if self._source is not None and budget.max_nodes:
             tree = self._source.propose(committed, budget)
-        spent = ServiceTimings(service_ns=time.perf_counter_ns() - began)
-        end = _end(tree, budget)
-        return Draft(tree=tree, committed_length=len(committed), timings=spent, end=end)
+        timings = ServiceTimings(service_ns=time.perf_counter_ns() - began_ns)
+        end = _draft_end(tree, budget)
+        return Draft(tree=tree, committed_length=len(committed), timings=timings, end=end)
 
 
 class ModelDrafting(Drafting):
     """Asks the drafter as well, in the rounds that `choice` picks; without a choice, never.
 
-    With `offers`, `source` drafts in every round, and the drafter is asked where its draft is
-    expected to be worth more. Otherwise `source` only replaces a drafter that is unavailable.
+    With `always_offers`, `source` drafts in every round, and the drafter is asked where its draft
+    is expected to be worth more. Otherwise `source` only replaces a drafter that is unavailable.
     """
 
     _choice: ModelChoice | None
@@ -139,15 +139,15 @@ class ModelDrafting(Drafting):
         *,
         controller: Controller,
         figures: SpeculationFigures,
-        offers: bool,
+        always_offers: bool,
     ) -> None:
         super().__init__(source, phrases, choice)
         self._controller = controller
         self._figures = figures
-        self._offers = offers
-        self._unjudged = False  # whether the last round's draft came from the drafter
+        self._always_offers = always_offers
+        self._awaits_verdict = False  # whether the last round's draft came from the drafter
         # Verdict on the drafter's last draft, until it is sent with the next call.
-        self._untold: Verdict | None = None
+        self._unsent_verdict: Verdict | None = None
 
     def open(self, committed: Sequence[int]) -> None:
         """Opens the drafter's session, which prefills, if that is expected to pay."""
@@ -158,29 +158,37 @@ class ModelDrafting(Drafting):
         self, committed: Sequence[int], verdict: Verdict | None, budget: DraftBudget
     ) -> Draft:
         """The draft expected to be worth most: none, the free sources' or the drafter's."""
-        if self._unjudged:
-            self._untold, self._unjudged = verdict, False
-        free, chosen = self._free(committed, budget if self._offers else NO_DRAFT)
-        model = self._choice if budget.max_nodes and not self._outdone(chosen.offer) else None
-        if model is None or not model.asks(committed, chosen.offer):
-            return self._without_model(free, chosen)
-        looks_back = self._offers and self._phrases is not None and model.looks_back()
-        began = time.perf_counter_ns()
-        heard, self._untold = self._untold, None
+        if self._awaits_verdict:
+            self._unsent_verdict, self._awaits_verdict = verdict, False
+        free_draft, selected = self._free_draft(
+            committed, budget if self._always_offers else NO_DRAFT
+        )
+        choice = (
+            self._choice
+            if budget.max_nodes and not self._free_sources_win(selected.offer)
+            else None
+        )
+        if choice is None or not choice.should_ask(committed, selected.offer):
+            return self._draft_without_model(free_draft, selected)
+        looks_back = self._always_offers and self._phrases is not None and choice.should_look_back()
+        began_ns = time.perf_counter_ns()
+        last_verdict, self._unsent_verdict = self._unsent_verdict, None
         try:
-            draft = await self._with_model(model, committed, heard, budget, free)
+            draft = await self._draft_with_model(
+                choice, committed, last_verdict, budget, free_draft
+            )
         except Unavailable:
             self._figures.fallback_rounds += 1
-            if not self._offers:
-                free, chosen = self._free(committed, budget)
-            return self._without_model(free, chosen)
-        self._unjudged = True
-        draft = model.cut(draft)
-        waited_ns, alternative = time.perf_counter_ns() - began, None
+            if not self._always_offers:
+                free_draft, selected = self._free_draft(committed, budget)
+            return self._draft_without_model(free_draft, selected)
+        self._awaits_verdict = True
+        draft = choice.cut(draft)
+        waited_ns, alternative = time.perf_counter_ns() - began_ns, None
         if looks_back:
-            own_ns = free.timings.service_ns
-            alternative = Alternative(chosen, budget, own_ns, began_ns=began - own_ns)
-        self._proposed = Proposed(waited_ns, chosen.offer, alternative)
+            own_ns = free_draft.timings.service_ns
+            alternative = Alternative(selected, budget, own_ns, began_ns=began_ns - own_ns)
+        self._proposed = Proposed(waited_ns, selected.offer, alternative)
         return draft
 
     def observe(self, outcome: RoundOutcome) -> None:
@@ -190,56 +198,56 @@ class ModelDrafting(Drafting):
         """
         alternative = self._proposed.alternative if self._proposed is not None else None
         if alternative is not None and not (outcome.draft_is_lost or outcome.is_shared):
-            self._look_back(alternative, outcome)
+            self._record_hindsight(alternative, outcome)
         super().observe(outcome)
 
-    def _look_back(self, alternative: Alternative, outcome: RoundOutcome) -> None:
+    def _record_hindsight(self, alternative: Alternative, outcome: RoundOutcome) -> None:
         """Compares the round with its alternative.
 
         To be called before the round's tokens become phrases of the request.
         """
         assert self._choice is not None and self._phrases is not None, "there is an alternative"
-        took = time.perf_counter_ns() - alternative.began_ns
-        without = alternative.nanoseconds(
+        took_ns = time.perf_counter_ns() - alternative.began_ns
+        alternative_ns = alternative.nanoseconds(
             outcome.committed, outcome.new, self._phrases, self._controller
         )
-        self._choice.look_back(without - took)
+        self._choice.record_hindsight(alternative_ns - took_ns)
 
     async def close(self) -> None:
         """Frees the drafter's session."""
         if self._choice is not None:
             await self._choice.drafter.close()
 
-    def _free(self, committed: Sequence[int], budget: DraftBudget) -> tuple[Draft, Selection]:
+    def _free_draft(self, committed: Sequence[int], budget: DraftBudget) -> tuple[Draft, Selection]:
         """The free sources' draft, and the part of it that is worth verifying."""
-        draft = self._own_draft(committed, budget)
+        draft = self._draft_from_source(committed, budget)
         return draft, self._controller.select(draft.tree)
 
-    def _outdone(self, offer: Offer) -> bool:
+    def _free_sources_win(self, offer: Offer) -> bool:
         """Whether free sources promise more than the drafter, if the size of drafts is fixed.
 
-        Otherwise `ModelChoice.asks` compares the two.
+        Otherwise `ModelChoice.should_ask` compares the two.
         """
         choice = self._choice
         return choice is not None and self._controller.fixed and choice.advantage(offer) < 0
 
-    async def _with_model(
+    async def _draft_with_model(
         self,
-        model: ModelChoice,
+        choice: ModelChoice,
         committed: Sequence[int],
-        heard: Verdict | None,
+        last_verdict: Verdict | None,
         budget: DraftBudget,
-        free: Draft,
+        free_draft: Draft,
     ) -> Draft:
-        """The drafter's draft; `heard` is the verdict on its previous one. Raises Unavailable."""
-        return await model.drafter.propose(committed, heard, budget)
+        """The drafter's draft; `last_verdict` is that on its previous one. Raises Unavailable."""
+        return await choice.drafter.propose(committed, last_verdict, budget)
 
-    def _without_model(self, draft: Draft, chosen: Selection) -> Draft:
-        self._figures.phrase_rounds += len(chosen.tree) > 0
-        return cut(draft, chosen)
+    def _draft_without_model(self, draft: Draft, selected: Selection) -> Draft:
+        self._figures.phrase_rounds += len(selected.tree) > 0
+        return cut(draft, selected)
 
 
-def _end(tree: DraftTree, budget: DraftBudget) -> DraftEnd:
+def _draft_end(tree: DraftTree, budget: DraftBudget) -> DraftEnd:
     """Why a free source ended its draft here."""
     if not len(tree):
         return DraftEnd.NONE

@@ -9,60 +9,61 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from draftloop.errors import Unavailable
 
 
-class Ending:
+class Shutdown:
     """A shutdown that ends running requests and refuses new ones."""
 
     def __init__(self) -> None:
-        self._tells: set[Callable[[], None]] = set()
-        self._ended = False
+        self._callbacks: set[Callable[[], None]] = set()
+        self._has_begun = False
 
     @property
-    def ended(self) -> bool:
+    def has_begun(self) -> bool:
         """Whether the shutdown has begun."""
-        return self._ended
+        return self._has_begun
 
     @contextlib.contextmanager
-    def told(self, tell: Callable[[], None]) -> Iterator[None]:
-        """A context in which a request runs; the shutdown calls its `tell`.
+    def notifying(self, callback: Callable[[], None]) -> Iterator[None]:
+        """A context in which a request runs; the shutdown calls its `callback`.
 
-        `tell` must be a distinct object for every request. Raises Unavailable after the shutdown.
+        `callback` must be a distinct object for every request. Raises Unavailable after the
+        shutdown.
         """
-        if self._ended:
-            raise stopping()
-        self._tells.add(tell)
+        if self._has_begun:
+            raise shutdown_error()
+        self._callbacks.add(callback)
         try:
             yield
         finally:
-            self._tells.discard(tell)
+            self._callbacks.discard(callback)
 
     @contextlib.asynccontextmanager
     async def within(self, seconds: float | None = None) -> AsyncIterator[None]:
         """Ends the task's waiting with Unavailable at shutdown, or TimeoutError after `seconds`."""
         loop = asyncio.get_running_loop()
-        ended = False
+        was_shut_down = False
         limit = asyncio.timeout(seconds)
 
-        def tell() -> None:
-            nonlocal ended
-            ended = True
+        def interrupt() -> None:
+            nonlocal was_shut_down
+            was_shut_down = True
             limit.reschedule(loop.time())
 
         try:
             async with limit:
-                with self.told(tell):
+                with self.notifying(interrupt):
                     yield
         except (TimeoutError, asyncio.CancelledError):
-            if ended:  # any other cancellation now is a consequence of the shutdown
-                raise stopping() from None
+            if was_shut_down:  # any other cancellation now is a consequence of the shutdown
+                raise shutdown_error() from None
             raise
 
-    def end_all(self) -> None:
+    def begin_shutdown(self) -> None:
         """Begins the shutdown."""
-        self._ended = True
-        for tell in tuple(self._tells):
-            tell()
+        self._has_begun = True
+        for callback in tuple(self._callbacks):
+            callback()
 
 
-def stopping() -> Unavailable:
+def shutdown_error() -> Unavailable:
     """The error that clients get at shutdown."""
     return Unavailable("the server stops; send the request again")

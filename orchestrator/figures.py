@@ -76,14 +76,14 @@ class SpeculationFigures:
             self.accepted_per_position[position] += 1
 
 
-def _sum(one: Any, other: Any) -> Any:
+def _sum(first: Any, second: Any) -> Any:
     """Sum of two numbers, lists (element by element) or dictionaries (key by key)."""
-    if isinstance(one, list):
-        return [sum(pair) for pair in zip_longest(one, other, fillvalue=0)]
-    if not isinstance(one, dict):
-        return one + other
-    total = one.copy()
-    for name, number in other.items():
+    if isinstance(first, list):
+        return [sum(pair) for pair in zip_longest(first, second, fillvalue=0)]
+    if not isinstance(first, dict):
+        return first + second
+    total = first.copy()
+    for name, number in second.items():
         total[name] += number
     return total
 
@@ -104,8 +104,8 @@ class RoundTimes:
 
     def hops(self, draft: ServiceTimings, verify: ServiceTimings) -> dict[str, int]:
         """The round's time split into parts that add up to it."""
-        draft_wire = _beyond(self.draft_ns, draft)
-        verify_wire = _beyond(self.verify_ns, verify)
+        draft_wire = _wire_ns(self.draft_ns, draft)
+        verify_wire = _wire_ns(self.verify_ns, verify)
         lost = draft_wire * self.fell_back + verify_wire * self.reopened
         parts = {
             "draft": draft.forward_ns,
@@ -117,7 +117,7 @@ class RoundTimes:
         return {**parts, "rest": max(0, self.round_ns - sum(parts.values()))}
 
 
-def _beyond(waited_ns: int, timings: ServiceTimings) -> int:
+def _wire_ns(waited_ns: int, timings: ServiceTimings) -> int:
     """Waiting time for an answer beyond the time that its service reports."""
     return max(0, waited_ns - timings.service_ns)
 
@@ -145,14 +145,14 @@ class Timings:
         self.draft_ns += times.draft_ns
         self.draft_forward_ns += timings.forward_ns
         if not times.fell_back:
-            self.wire_ns += _beyond(times.draft_ns, timings)
+            self.wire_ns += _wire_ns(times.draft_ns, timings)
 
     def observe_verify(self, times: RoundTimes, timings: ServiceTimings) -> None:
         """Adds a verification."""
         self.verify_ns += times.verify_ns
         self.verify_forward_ns += timings.forward_ns
         if not times.reopened:
-            self.wire_ns += _beyond(times.verify_ns, timings)
+            self.wire_ns += _wire_ns(times.verify_ns, timings)
 
     def observe_round(self, round_ns: int, draft: Draft, answer: Verification) -> None:
         """Adds the time that a round took beyond its forward passes."""
@@ -165,7 +165,7 @@ class Piece:
     """What one round committed.
 
     `sources`: where each token came from.
-    `told`: decodes the text that each token made certain; deferred, see `TextStream.later`.
+    `decode_texts`: decodes the text that each token made certain; deferred, see `TextStream.defer`.
     `logprobs`: one entry per token if the request asked for them, otherwise empty.
     `draft`: the tree that the round verified; `accepted_nodes`: its accepted nodes; `draft_end`:
     why it was not larger.
@@ -173,7 +173,7 @@ class Piece:
 
     token_ids: tuple[int, ...]
     sources: tuple[TokenSource, ...]
-    told: Callable[[], tuple[str, ...]]
+    decode_texts: Callable[[], tuple[str, ...]]
     logprobs: tuple[TokenLogprobs, ...] = ()
     draft: DraftTree = EMPTY_TREE
     accepted_nodes: tuple[int, ...] = ()
@@ -182,7 +182,7 @@ class Piece:
     @property
     def texts(self) -> tuple[str, ...]:
         """For each token, the text that it made certain."""
-        return self.told()
+        return self.decode_texts()
 
     @property
     def text(self) -> str:

@@ -15,12 +15,12 @@ from draftloop.tracing import Headers
 from orchestrator.access import Access, Caller
 from orchestrator.admission import RequestLimit
 from orchestrator.deployment import Deployment
-from orchestrator.ending import Ending
+from orchestrator.ending import Shutdown
 from orchestrator.loop import Generation
 from orchestrator.metrics import count_refused, counting_refusals
 from orchestrator.requests import RequestReader
 
-LEFT = (asyncio.CancelledError, GeneratorExit)
+CLIENT_LEFT = (asyncio.CancelledError, GeneratorExit)
 
 log = logs.get(__name__)
 
@@ -32,7 +32,7 @@ class Front:
         self.deployment = deployment
         self._reader = RequestReader(deployment.settings, deployment.tokenizer, deployment.grammars)
         self._access = Access(deployment.settings.api_keys)
-        self.ending = Ending()
+        self.shutdown = Shutdown()
         self._limit = RequestLimit(deployment.settings.max_requests)
 
     def caller(self, token: str | None) -> Caller:
@@ -42,7 +42,7 @@ class Front:
 
     async def generation(
         self,
-        said: GenerationParameters,
+        parameters: GenerationParameters,
         deadline: Deadline,
         caller: Caller,
         text_form: TextForm = USUAL,
@@ -51,32 +51,34 @@ class Front:
 
         Raises InvalidInput for the first broken rule, Forbidden for what the caller may not do,
         Unavailable while no verifier is known, and Overloaded if too many requests wait for their
-        grammar to be tried. Await it within `reading`: it may take long.
+        grammar to be tried. Await it within `preparing`: it may take long.
         """
-        limit = self.deployment.settings.limit(ends_itself=said.ends_itself)
-        said = caller.allowed(said, limit)
-        request = await self._reader.read(said, self.deployment.verifier)
+        default_max_tokens = self.deployment.settings.default_token_limit(
+            ends_itself=parameters.ends_itself
+        )
+        parameters = caller.apply_limits(parameters, default_max_tokens)
+        request = await self._reader.read(parameters, self.deployment.verifier)
         request = dataclasses.replace(request, text_form=text_form)
         return self.deployment.generation(request, deadline)
 
-    def begin(self, caller: Caller, count: int = 1) -> None:
+    def count_requests(self, caller: Caller, count: int = 1) -> None:
         """Counts requests of a caller against the key's rate, before they are parsed.
 
         Requests that are refused later count too. Raises Overloaded beyond the rate.
         """
         with counting_refusals():
-            caller.begin(count)
+            caller.count_requests(count)
 
     @contextlib.contextmanager
-    def admitted(self, caller: Caller, count: int = 1) -> Iterator[None]:
+    def admit(self, caller: Caller, count: int = 1) -> Iterator[None]:
         """A context in which `count` requests of a caller may run: all of them or none.
 
         Raises Overloaded if too many run.
         """
-        with contextlib.ExitStack() as admitted:
+        with contextlib.ExitStack() as stack:
             with counting_refusals():
-                admitted.enter_context(self._limit.more(count))
-                admitted.enter_context(caller.admitted(count))
+                stack.enter_context(self._limit.admit(count))
+                stack.enter_context(caller.admit(count))
             yield
 
     @contextlib.contextmanager
@@ -88,7 +90,7 @@ class Front:
         """
         strategy = generation.request.strategy
         logs.bind_request(generation.request.request_id)
-        metered = _metered(generation, caller.name)
+        metered = _meter_request(generation, caller.name)
         with tracing.span("request", headers, strategy=strategy) as span, metered:
             yield
             span.set_attributes(
@@ -97,7 +99,7 @@ class Front:
 
 
 @contextlib.asynccontextmanager
-async def reading(deadline: Deadline) -> AsyncIterator[None]:
+async def preparing(deadline: Deadline) -> AsyncIterator[None]:
     """A context for everything awaited before a request runs; it counts refusals.
 
     Raises DeadlineExceeded once the deadline has passed.
@@ -113,20 +115,22 @@ async def reading(deadline: Deadline) -> AsyncIterator[None]:
 
 
 @contextlib.contextmanager
-def _metered(generation: Generation, api_key: str) -> Iterator[None]:
+def _meter_request(generation: Generation, api_key: str) -> Iterator[None]:
     meter, request = generation.meter, generation.request
-    problem: BaseException | None = None
-    meter.began()
+    failure: BaseException | None = None
+    meter.record_start()
     try:
         yield
     except BaseException as error:
-        problem = error
+        failure = error
         raise
     finally:
-        if isinstance(problem, LEFT) and generation.deadline.reached:
-            problem = DeadlineExceeded()  # gRPC cancels the call, as when the client cancels
-        output = generation.output_length
-        outcome = meter.ended(generation.finish_reason, problem, len(request.prompt), output)
+        if isinstance(failure, CLIENT_LEFT) and generation.deadline.reached:
+            failure = DeadlineExceeded()  # gRPC cancels the call, as when the client cancels
+        output_length = generation.output_length
+        outcome = meter.record_end(
+            generation.finish_reason, failure, len(request.prompt), output_length
+        )
         log.info(
             "generated",
             request_id=request.request_id,
@@ -135,7 +139,7 @@ def _metered(generation: Generation, api_key: str) -> Iterator[None]:
             outcome=outcome,
             prompt_tokens=len(request.prompt),
             cached_prompt_tokens=generation.cached_prompt_tokens,
-            output_tokens=output,
+            output_tokens=output_length,
             tokens_per_round=round(generation.figures.tokens_per_round, 2),
             time_to_first_token_ms=round(generation.timings.time_to_first_token_ns / 1e6, 2),
         )

@@ -44,58 +44,60 @@ class FusedDrafting(ModelDrafting):
     ) -> None:
         source = PhraseSource(phrases) if phrases else None
         super().__init__(
-            source, phrases, choice, controller=controller, figures=figures, offers=True
+            source, phrases, choice, controller=controller, figures=figures, always_offers=True
         )
 
-    def _outdone(self, offer: Offer) -> bool:
+    def _free_sources_win(self, offer: Offer) -> bool:
         """Always False: the draft model extends the free sources' tree and does not compete."""
         return False
 
-    async def _with_model(
+    async def _draft_with_model(
         self,
-        model: ModelChoice,
+        choice: ModelChoice,
         committed: Sequence[int],
-        heard: Verdict | None,
+        last_verdict: Verdict | None,
         budget: DraftBudget,
-        free: Draft,
+        free_draft: Draft,
     ) -> Draft:
         """The free sources' tree, reviewed and extended by the draft model, and lengthened."""
-        draft = await model.drafter.propose(committed, heard, budget, free.tree)
-        proposed = Counter(free.tree.sources) + Counter(draft.proposed)
+        draft = await choice.drafter.propose(committed, last_verdict, budget, free_draft.tree)
+        proposed = Counter(free_draft.tree.sources) + Counter(draft.proposed)
         draft = dataclasses.replace(draft, proposed=proposed)
-        return self._lengthened(draft, committed, budget)
+        return self._extend_with_phrases(draft, committed, budget)
 
-    def _lengthened(self, draft: Draft, committed: Sequence[int], budget: DraftBudget) -> Draft:
+    def _extend_with_phrases(
+        self, draft: Draft, committed: Sequence[int], budget: DraftBudget
+    ) -> Draft:
         """Appends phrases to the draft model's likeliest leaf (2402.13720, section 3.2)."""
         tree, room = draft.tree, budget.max_nodes - len(draft.tree)
         if self._phrases is None or room <= 0:
             return draft
-        reached = tree.path_probabilities()
-        end = _likeliest_end(tree, reached)
-        if end is None or reached[end] <= budget.least_path_probability:
+        probabilities = tree.path_probabilities()
+        leaf = _likeliest_leaf(tree, probabilities)
+        if leaf is None or probabilities[leaf] <= budget.least_path_probability:
             return draft
-        drafted = tree.path(end)
-        depth = budget.max_depth - len(drafted)
+        path = tree.path(leaf)
+        depth = budget.max_depth - len(path)
         if depth <= 0:
             return draft
-        left = DraftBudget(
+        phrase_budget = DraftBudget(
             max_nodes=room,
             max_depth=depth,
-            least_path_probability=budget.least_path_probability / reached[end],
+            least_path_probability=budget.least_path_probability / probabilities[leaf],
         )
-        behind = [tree.token_ids[node] for node in drafted]
-        phrases = self._phrases.propose(committed, left, drafted=behind)
+        path_tokens = [tree.token_ids[node] for node in path]
+        phrases = self._phrases.propose(committed, phrase_budget, drafted=path_tokens)
         builder = TreeBuilder(tree)
-        builder.graft(end, phrases)
+        builder.graft(leaf, phrases)
         proposed = Counter(draft.proposed) + Counter(phrases.sources)
         return dataclasses.replace(draft, tree=builder.build(), proposed=proposed)
 
 
-def _likeliest_end(tree: DraftTree, reached: Sequence[float]) -> int | None:
+def _likeliest_leaf(tree: DraftTree, probabilities: Sequence[float]) -> int | None:
     """The draft model's likeliest leaf of the tree; None if it has none."""
-    inner = set(tree.parents)
-    ends = [
+    inner_nodes = set(tree.parents)
+    leaves = [
         node for node, source in enumerate(tree.sources)
-        if source is TokenSource.DRAFT_MODEL and node not in inner
+        if source is TokenSource.DRAFT_MODEL and node not in inner_nodes
     ]  # fmt: skip
-    return max(ends, key=reached.__getitem__, default=None)
+    return max(leaves, key=probabilities.__getitem__, default=None)

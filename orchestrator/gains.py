@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from draftloop.calibrations import step_of
 from draftloop.pace import Pace
 from draftloop.patience import Patience
-from orchestrator.budget import EVERYBODYS_MEMORY, Controller
+from orchestrator.budget import SHARED_PACE_MEMORY, Controller
 from orchestrator.hindsight import Hindsight
 from orchestrator.selection import NO_OFFER, Offer
 
 # Decay per round: of a request's averages, and of those of all similar requests, which a request
 # starts from. With a shorter memory, a draft model would be asked because it was lucky a few times.
-MEMORY, LONG_MEMORY = 0.95, 0.98
+MEMORY, SHARED_MEMORY = 0.95, 0.98
 # Weight of the first guess, in rounds: low enough that the result of a first try shows.
 PRIOR_ROUNDS = 4
 # Free sources partly offer what the draft model would have found as well. Of offered tokens and
@@ -33,14 +33,14 @@ USUAL_TOKENS, USUAL_NODES, USUAL_FORWARDS = 1.2, 6.0, 3.0
 # square root of the nodes.
 SMALLER_DRAFTS = (1.0, 0.5, 0.25)
 # Maximum rounds, of all requests, until drafts that do not pay are tried again.
-LONGEST_WITHOUT = 64
+MAX_ROUNDS_WITHOUT = 64
 # The same for requests without a drafter session, where a try has to prefill a prompt first; and
 # the minimum.
-SHORTEST_UNOPENED, LONGEST_UNOPENED = 64, 1024
+MIN_ROUNDS_UNOPENED, MAX_ROUNDS_UNOPENED = 64, 1024
 # Maximum number of pairs of method and temperature for which results are kept.
-MOST_METHODS = 128
+MAX_METHODS = 128
 # Rounds of one try of a draft model: after a pause, the service's first answer is the slowest.
-ROUNDS_OF_TRY = 4
+TRY_ROUNDS = 4
 
 
 @dataclass(slots=True)
@@ -78,13 +78,13 @@ class SharedGain:
     # quickest of the latest drafts is taken.
     draft_ns: float = field(init=False)
     work_ns: float = field(init=False)
-    means: Means = field(default_factory=lambda: Means(LONG_MEMORY))
+    means: Means = field(default_factory=lambda: Means(SHARED_MEMORY))
     hindsight: Hindsight = field(default_factory=Hindsight)
     # Shared by all requests: if each of them made its own tries, short ones would lose much.
-    patience: Patience = field(default_factory=lambda: Patience(LONGEST_WITHOUT))
-    asking: Patience = field(default_factory=lambda: Patience(ROUNDS_OF_TRY * LONGEST_WITHOUT))
+    patience: Patience = field(default_factory=lambda: Patience(MAX_ROUNDS_WITHOUT))
+    asking: Patience = field(default_factory=lambda: Patience(TRY_ROUNDS * MAX_ROUNDS_WITHOUT))
     openings: Patience = field(
-        default_factory=lambda: Patience(LONGEST_UNOPENED, SHORTEST_UNOPENED)
+        default_factory=lambda: Patience(MAX_ROUNDS_UNOPENED, MIN_ROUNDS_UNOPENED)
     )
 
     def __post_init__(self) -> None:
@@ -128,16 +128,19 @@ class Gain:
         `offer`: what free sources offer in this round. If other sessions share the verifier, nodes
         cost more than in the remembered rounds, so smaller drafts are considered as well.
         """
-        usual, shared = self.means, self.shared
-        more, larger = offer.tokens - usual.offered_tokens, offer.nodes - usual.offered_nodes
-        expected = max(0.0, usual.tokens + SHARE_OF_OFFER * more)
-        nodes = max(1.0, usual.nodes + SHARE_OF_OFFER * larger)
+        means, shared = self.means, self.shared
+        extra_tokens, extra_nodes = (
+            offer.tokens - means.offered_tokens,
+            offer.nodes - means.offered_nodes,
+        )
+        expected = max(0.0, means.tokens + SHARE_OF_OFFER * extra_tokens)
+        nodes = max(1.0, means.nodes + SHARE_OF_OFFER * extra_nodes)
         cost, rate = controller.verify_cost, controller.prices.shared_rate
-        most = max(
+        best = max(
             math.sqrt(share) * expected - rate * cost.nanoseconds(share * nodes)
             for share in (SMALLER_DRAFTS if cost.load.is_shared else (1.0,))
         )
-        return 1 + most - controller.draft_price(shared.draft_ns, shared.work_ns)
+        return 1 + best - controller.draft_price(shared.draft_ns, shared.work_ns)
 
     def observe(self, accepted: int, nodes: int, draft_ns: int, offer: Offer = NO_OFFER) -> int:
         """Counts a round with a draft, for this request and for all similar ones.
@@ -150,10 +153,10 @@ class Gain:
 
 
 @dataclass(slots=True)
-class _Everybodys:
+class _SharedState:
     """What requests of one method and temperature share."""
 
-    pace: Pace = field(default_factory=lambda: Pace(memory=EVERYBODYS_MEMORY))
+    pace: Pace = field(default_factory=lambda: Pace(memory=SHARED_PACE_MEMORY))
     gain: SharedGain | None = None
 
 
@@ -165,27 +168,27 @@ class Gains:
     """
 
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[Hashable, int], _Everybodys] = OrderedDict()
+        self._known: OrderedDict[tuple[Hashable, int], _SharedState] = OrderedDict()
 
     def pace_of(self, method: Hashable, temperature: float) -> Pace:
         """The pace of all requests of this method and temperature; they share one object."""
-        return self._everybodys(method, temperature).pace
+        return self._shared_state(method, temperature).pace
 
     def of(self, method: Hashable, temperature: float, draft_token_ns: float) -> Gain:
         """A new request's gain, which starts from what similar requests found.
 
         `draft_token_ns`: time of a draft forward, from which the very first guess is made.
         """
-        everybodys = self._everybodys(method, temperature)
-        if everybodys.gain is None:
+        shared = self._shared_state(method, temperature)
+        if shared.gain is None:
             guess = USUAL_FORWARDS * draft_token_ns
-            everybodys.gain = SharedGain(deque([guess], LATEST_DRAFTS))
-        return Gain(everybodys.gain)
+            shared.gain = SharedGain(deque([guess], LATEST_DRAFTS))
+        return Gain(shared.gain)
 
-    def _everybodys(self, method: Hashable, temperature: float) -> _Everybodys:
+    def _shared_state(self, method: Hashable, temperature: float) -> _SharedState:
         key = method, step_of(temperature)
-        known = self._known.setdefault(key, _Everybodys())
+        shared = self._known.setdefault(key, _SharedState())
         self._known.move_to_end(key)
-        if len(self._known) > MOST_METHODS:
+        if len(self._known) > MAX_METHODS:
             self._known.popitem(last=False)
-        return known
+        return shared

@@ -21,72 +21,74 @@ from orchestrator.admission import RequestLimit
 
 COMMAND = (sys.executable, "-P", "-m", "draftloop.grammars.trial")
 PROCESSES = 2  # so that one impossible grammar does not keep all other requests waiting
-MOST_REMEMBERED = 256
+MAX_REMEMBERED = 256
 
 
 class GrammarTrials:
     """Tries each grammar once and caches the result; starts processes when they are needed."""
 
-    def __init__(self, folder: Path, most_waiting: int) -> None:
-        """`folder` holds the tokenizer; at most `most_waiting` requests may wait for trials."""
+    def __init__(self, folder: Path, max_waiting: int) -> None:
+        """`folder` holds the tokenizer; at most `max_waiting` requests may wait for trials."""
         self._folder = folder
-        self._waiting = RequestLimit(most_waiting, "requests with a new grammar")
+        self._waiting = RequestLimit(max_waiting, "requests with a new grammar")
         # Requests with the same new grammar wait for the first one's trial; the next one tries it
         # if the first was cancelled.
-        self._first: WeakValueDictionary[tuple[Model, Grammar], asyncio.Lock] = (
+        self._locks: WeakValueDictionary[tuple[Model, Grammar], asyncio.Lock] = (
             WeakValueDictionary()
         )
-        self._room = asyncio.Semaphore(PROCESSES)
-        self._idle: list[_Trials] = []
-        self._found: OrderedDict[tuple[Model, Grammar], str | None] = OrderedDict()
+        self._process_slots = asyncio.Semaphore(PROCESSES)
+        self._idle: list[_TrialProcess] = []
+        self._results: OrderedDict[tuple[Model, Grammar], str | None] = OrderedDict()
 
-    async def require(self, grammar: Grammar, served: ModelInfo) -> None:
+    async def require(self, grammar: Grammar, model_info: ModelInfo) -> None:
         """Returns if the grammar can be followed; this may take seconds.
 
         Raises InvalidInput naming what is wrong with it, Unavailable if the trial itself failed, or
         Overloaded if too many requests wait. Cancelling this also ends the trial.
         """
         grammar.validate()
-        grammar.require_stop_token(served.stop_token_ids)
-        folder, stops = str(self._folder.resolve()), served.stop_token_ids
-        model = Model(folder=folder, vocabulary_size=served.vocabulary_size, stop_token_ids=stops)
-        if (model, grammar) not in self._found:
-            with self._waiting.more():
-                await self._find(model, grammar)
-        self._found.move_to_end((model, grammar))
-        wrong = self._found[model, grammar]
-        if len(self._found) > MOST_REMEMBERED:
-            self._found.popitem(last=False)
-        if wrong is not None:
-            raise InvalidInput.from_description(grammar.field, wrong)
+        grammar.require_stop_token(model_info.stop_token_ids)
+        folder, stop_token_ids = str(self._folder.resolve()), model_info.stop_token_ids
+        model = Model(
+            folder=folder, vocabulary_size=model_info.vocabulary_size, stop_token_ids=stop_token_ids
+        )
+        if (model, grammar) not in self._results:
+            with self._waiting.admit():
+                await self._try_once(model, grammar)
+        self._results.move_to_end((model, grammar))
+        problem = self._results[model, grammar]
+        if len(self._results) > MAX_REMEMBERED:
+            self._results.popitem(last=False)
+        if problem is not None:
+            raise InvalidInput.from_description(grammar.field, problem)
 
     async def close(self) -> None:
         """Ends the processes."""
         while self._idle:
             await self._idle.pop().end()
 
-    async def _find(self, model: Model, grammar: Grammar) -> None:
-        async with self._first.setdefault((model, grammar), asyncio.Lock()):
-            if (model, grammar) not in self._found:
-                async with self._room:
-                    self._found[model, grammar] = await self._tried(model, grammar)
+    async def _try_once(self, model: Model, grammar: Grammar) -> None:
+        async with self._locks.setdefault((model, grammar), asyncio.Lock()):
+            if (model, grammar) not in self._results:
+                async with self._process_slots:
+                    self._results[model, grammar] = await self._try_grammar(model, grammar)
 
-    async def _tried(self, model: Model, grammar: Grammar) -> str | None:
-        trials = self._idle.pop() if self._idle else None
-        if trials is not None and trials.model != model:  # another target model is served now
-            await trials.end()
-            trials = None
-        trials = trials or await _Trials.begun(model)
+    async def _try_grammar(self, model: Model, grammar: Grammar) -> str | None:
+        process = self._idle.pop() if self._idle else None
+        if process is not None and process.model != model:  # another target model is served now
+            await process.end()
+            process = None
+        process = process or await _TrialProcess.start(model)
         try:
-            found = await trials.ask(grammar)
+            problem = await process.ask(grammar)
         except BaseException:  # including cancellation: the answer is still outstanding
-            await trials.end()
+            await process.end()
             raise
-        self._idle.append(trials)
-        return found
+        self._idle.append(process)
+        return problem
 
 
-class _Trials:
+class _TrialProcess:
     """One trial process, used by one task at a time; waiting for it happens in a thread."""
 
     def __init__(self, model: Model) -> None:
@@ -96,7 +98,7 @@ class _Trials:
         uvloop, gRPC's fork handlers would run and end it.
         """
         self.model = model
-        self._exchanging = threading.Lock()
+        self._exchange_lock = threading.Lock()
         self._process = subprocess.Popen(
             COMMAND,
             stdin=subprocess.PIPE,
@@ -105,19 +107,19 @@ class _Trials:
         )
 
     @classmethod
-    async def begun(cls, model: Model) -> _Trials:
+    async def start(cls, model: Model) -> _TrialProcess:
         """Starts a process. Raises InvalidInput if the tokenizer does not support grammars."""
-        trials = cls(model)
+        process = cls(model)
         try:
-            unfit = await asyncio.to_thread(trials._exchange, asdict(model))
+            problem = await asyncio.to_thread(process._exchange, asdict(model))
         except BaseException:
-            await trials.end()
+            await process.end()
             raise
-        if unfit is not None:
-            await trials.end()
-            rule = f"cannot be followed with this model's tokenizer ({unfit})"
+        if problem is not None:
+            await process.end()
+            rule = f"cannot be followed with this model's tokenizer ({problem})"
             raise InvalidInput.from_description("grammar", rule)
-        return trials
+        return process
 
     async def ask(self, grammar: Grammar) -> str | None:
         """What is wrong with the grammar; None if it can be followed."""
@@ -126,13 +128,13 @@ class _Trials:
     async def end(self) -> None:
         """Ends the process and any running trial, even if the caller is cancelled meanwhile."""
         self._process.terminate()
-        leaving = threading.Thread(target=self._taken_leave_of, daemon=True)
-        leaving.start()
-        await asyncio.to_thread(leaving.join)
+        thread = threading.Thread(target=self._wait_for_exit, daemon=True)
+        thread.start()
+        await asyncio.to_thread(thread.join)
 
     def _exchange(self, message: object) -> str | None:
         assert self._process.stdin is not None and self._process.stdout is not None
-        with self._exchanging:
+        with self._exchange_lock:
             try:
                 self._process.stdin.write(json.dumps(message).encode() + b"\n")
                 self._process.stdin.flush()
@@ -141,9 +143,9 @@ class _Trials:
                 raise Unavailable(f"no grammar can be tried now ({error})") from None
         if not line:
             raise Unavailable("no grammar can be tried now (the process ended)")
-        found: str | None = json.loads(line)
-        return found
+        problem: str | None = json.loads(line)
+        return problem
 
-    def _taken_leave_of(self) -> None:
-        with self._exchanging, contextlib.suppress(BrokenPipeError):  # of what was not flushed
+    def _wait_for_exit(self) -> None:
+        with self._exchange_lock, contextlib.suppress(BrokenPipeError):  # of what was not flushed
             self._process.communicate()

@@ -20,11 +20,11 @@ from phrase_store.session import PhraseSession
 
 # Rounds with the draft model, of all requests, that are judged in hindsight: the first ones, then
 # one in EVERY. Judging takes a tenth of a millisecond, which counts as time of the round.
-FIRST, EVERY = 8, 4
+FIRST_JUDGED, JUDGED_EVERY = 8, 4
 # Decay per judged round, and the weight of the first guess (0), in rounds.
 MEMORY, PRIOR_ROUNDS = 0.97, 8
 # Maximum difference in tokens that one round may report: the machine may have stalled.
-MOST_SAID = 8.0
+MAX_DIFFERENCE = 8.0
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class Hindsight:
     """
 
     _asked: int = 0
-    _seen: int = 0
+    _judged: int = 0
     _difference: float = 0.0
 
     @property
@@ -44,20 +44,20 @@ class Hindsight:
         """Mean number of tokens by which asking promised more than it brought; at least 0."""
         return max(0.0, -self._difference)
 
-    def looks(self, tries: bool = False) -> bool:
+    def should_judge(self, is_try: bool = False) -> bool:
         """Whether to judge the round that asks now in hindsight; to be called once per such round.
 
         Always True for a try: nothing else can correct an `overrated` that is too high.
         """
         self._asked += 1
-        return tries or self._asked <= FIRST or self._asked % EVERY == 0
+        return is_try or self._asked <= FIRST_JUDGED or self._asked % JUDGED_EVERY == 0
 
     def observe(self, promised: float, brought: float) -> None:
         """Records a judged round: tokens gained by asking, as `promised` and as `brought`."""
-        self._seen += 1
-        share = max(1 - MEMORY, 1 / (PRIOR_ROUNDS + self._seen))
-        said = max(-MOST_SAID, min(MOST_SAID, brought - promised))
-        self._difference += share * (said - self._difference)
+        self._judged += 1
+        share = max(1 - MEMORY, 1 / (PRIOR_ROUNDS + self._judged))
+        difference = max(-MAX_DIFFERENCE, min(MAX_DIFFERENCE, brought - promised))
+        self._difference += share * (difference - self._difference)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,22 +84,22 @@ class Alternative:
         before, text = committed[max(0, known - MAX_CONTEXT) : known], committed[known:]
         chosen, done, total = self.chosen, 0, 0.0
         while True:
-            hits, left = matched(chosen.tree, text[done:]), new - done
-            took = controller.verify_cost.nanoseconds(len(chosen.tree)) + self.own_ns
-            if hits >= left:  # its draft may reach further: the text beyond is not known
-                return total + took * left / max(left, 1 + chosen.promised)
-            total, done = total + took, done + hits + 1
+            matching, remaining = count_matching(chosen.tree, text[done:]), new - done
+            took_ns = controller.verify_cost.nanoseconds(len(chosen.tree)) + self.own_ns
+            if matching >= remaining:  # its draft may reach further: the text beyond is not known
+                return total + took_ns * remaining / max(remaining, 1 + chosen.promised)
+            total, done = total + took_ns, done + matching + 1
             if done == new:
                 return total
             chosen = controller.select(phrases.peek(before, self.budget, text[:done]))
 
 
-def matched(tree: DraftTree, text: Sequence[int]) -> int:
+def count_matching(tree: DraftTree, text: Sequence[int]) -> int:
     """How many tokens of a text the draft predicts correctly, from its root on."""
     node, count = ROOT, 0
-    for place, token in enumerate(tree.token_ids):
+    for index, token in enumerate(tree.token_ids):
         if count == len(text):
             break
-        if tree.parents[place] == node and token == text[count]:
-            node, count = place, count + 1
+        if tree.parents[index] == node and token == text[count]:
+            node, count = index, count + 1
     return count

@@ -21,7 +21,8 @@ from draftloop.request import TENANT_RULE, is_tenant
 
 KEY_PREFIX = "dl-"  # so that people and secret scanners recognize a key
 KEY_BYTES = 32
-PLACE = re.compile(r"\(at [^()]*\)$")  # position in an error message that may quote a value
+# Position in an error message that may quote a value.
+ERROR_POSITION = re.compile(r"\(at [^()]*\)$")
 
 
 class KeyEntry(BaseModel):
@@ -38,14 +39,14 @@ class KeyEntry(BaseModel):
 
     @field_validator("sha256")
     @classmethod
-    def _of_something(cls, sha256: str) -> str:
+    def _check_hash(cls, sha256: str) -> str:
         if sha256 == hash_of(""):  # for example of an unset shell variable
             raise ValueError("must be the hash of a key, not that of an empty text")
         return sha256
 
     @field_validator("tenant")
     @classmethod
-    def _as_of_every_request(cls, tenant: str) -> str:
+    def _check_tenant(cls, tenant: str) -> str:
         if not is_tenant(tenant):
             raise ValueError(TENANT_RULE)
         return tenant
@@ -66,11 +67,11 @@ class KeyFile(BaseModel):
 
     @field_validator("keys")
     @classmethod
-    def _one_of_each(cls, keys: tuple[KeyEntry, ...]) -> tuple[KeyEntry, ...]:
+    def _check_unique(cls, keys: tuple[KeyEntry, ...]) -> tuple[KeyEntry, ...]:
         names = [key.name for key in keys]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(f"names must differ: {', '.join(twice)}")
+        duplicates = sorted({name for name in names if names.count(name) > 1})
+        if duplicates:
+            raise ValueError(f"names must differ: {', '.join(duplicates)}")
         if len({key.sha256 for key in keys}) < len(keys):
             raise ValueError("hashes must differ: one key cannot be two")
         return keys
@@ -88,9 +89,9 @@ class KeyFile(BaseModel):
         except UnicodeDecodeError:
             raise StartupFailure(f"api_keys: {file} is not a TOML file, which is UTF-8") from None
         except tomllib.TOMLDecodeError as error:
-            where = PLACE.search(str(error))
-            told = f" {where[0]}" if where else ""
-            raise StartupFailure(f"api_keys: {file} is not a TOML file{told}") from None
+            match = ERROR_POSITION.search(str(error))
+            position = f" {match[0]}" if match else ""
+            raise StartupFailure(f"api_keys: {file} is not a TOML file{position}") from None
 
 
 def hash_of(key: str) -> str:

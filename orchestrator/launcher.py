@@ -17,23 +17,23 @@ from draftloop.environment import prefix_of
 from draftloop.errors import StartupFailure
 from draftloop.model_info import require_model_folder, vocabulary_fingerprint
 from orchestrator.config import OrchestratorSettings
-from orchestrator.ports import free_where_taken, port_problems
+from orchestrator.ports import choose_ports, port_problems
 from orchestrator.role_process import POLL_S, RoleProcess
 from orchestrator.stack_config import StackConfig
 
 # Weights up to this many bytes fit into one core's own cache: more threads would lose more by
 # synchronizing than they gain. For comparison: a forward of the bundled 7M draft model takes 1.2 ms
 # on one core and 0.8 ms on two.
-TINY = 4 << 20
+TINY_BYTES = 4 << 20
 # Small, because the verifier, which may be on the same device, needs more for its KV cache.
 DRAFTER_MEMORY_SHARE = 0.2
 
 
 # Role settings for which the stack's configuration has already taken the environment into account.
-OURS = ("model", "tokenizer")
+STACK_SETTINGS = ("model", "tokenizer")
 PORTS = {"verifier": "verifier_port", "drafter": "drafter_port", "orchestrator": "port"}
 # Stack settings that determine a role's setting, if not the one of the same name.
-ASKED_BY = {
+DETERMINED_BY = {
     **{(role, "listen"): {"host", port} for role, port in PORTS.items()},
     ("orchestrator", "http_listen"): {"host", "http_port"},
     ("drafter", "device"): {"device", "draft_device"},
@@ -76,13 +76,13 @@ class Stack:
         try:
             self._start()
         except BaseException as error:
-            self.stop(keeps_logs=not isinstance(error, KeyboardInterrupt))
+            self.stop(keep_logs=not isinstance(error, KeyboardInterrupt))
             raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Stops all roles; keeps the logs if something went wrong."""
-        self.stop(keeps_logs=kind is not None and not issubclass(kind, KeyboardInterrupt))
+        self.stop(keep_logs=kind is not None and not issubclass(kind, KeyboardInterrupt))
 
     def wait(self) -> RoleProcess:
         """Blocks until the process of any role has ended; returns it."""
@@ -92,7 +92,7 @@ class Stack:
                     return process
             time.sleep(POLL_S * 4)
 
-    def stop(self, *, keeps_logs: bool = False) -> None:
+    def stop(self, *, keep_logs: bool = False) -> None:
         """Stops the orchestrator first, so that no request meets a vanished service."""
         try:
             for process in reversed(self.processes.values()):
@@ -101,11 +101,11 @@ class Stack:
             for process in self.processes.values():
                 process.kill()
         finally:
-            self._clear(all_of_it=not keeps_logs or not any(self.folder.glob("*.log")))
+            self._remove_folder(with_logs=not keep_logs or not any(self.folder.glob("*.log")))
 
-    def _clear(self, *, all_of_it: bool) -> None:
+    def _remove_folder(self, *, with_logs: bool) -> None:
         """Removes the folder, or everything in it but the logs."""
-        if all_of_it:
+        if with_logs:
             shutil.rmtree(self.folder, ignore_errors=True)
             return
         for file in set(self.folder.iterdir()) - set(self.folder.glob("*.log")):
@@ -121,9 +121,9 @@ class Stack:
         if config.draft is not None:
             self._add("drafter", self._drafter_flags())
         for process in list(self.processes.values()):  # both import torch in the meantime
-            self._await(process, deadline)
+            self._wait_until_ready(process, deadline)
         self._add("orchestrator", self._orchestrator_flags())
-        self._await(self.processes["orchestrator"], deadline)
+        self._wait_until_ready(self.processes["orchestrator"], deadline)
 
     def _add(self, role: str, flags: list[str]) -> None:
         port = self._ports.get(PORTS[role])
@@ -135,63 +135,66 @@ class Stack:
         self.processes[role] = self.role_process(role, flags, self.folder, secrets)
         self.processes[role].start()
 
-    def _await(self, process: RoleProcess, deadline: float) -> None:
+    def _wait_until_ready(self, process: RoleProcess, deadline: float) -> None:
         limit = f"start_timeout_s = {self.config.start_timeout_s:g} seconds (--start-timeout-s)"
         process.wait_until_ready(deadline, limit)
         self._on_ready(process)
 
     def _require_orchestrator_flags(self) -> None:
         """Checks the orchestrator's flags before models are loaded, as it starts last."""
-        elsewhere = ("--verifiers", "127.0.0.1:1", "--drafters", "")
-        asked = "phrases_url" in self.config.model_fields_set
-        phrases = ["--phrases-url", self.config.phrases_url] if asked else []
+        placeholder_addresses = ("--verifiers", "127.0.0.1:1", "--drafters", "")
+        is_given = "phrases_url" in self.config.model_fields_set
+        phrases = ["--phrases-url", self.config.phrases_url] if is_given else []
         self.phrases_url = OrchestratorSettings.from_command_line(
-            [*phrases, *self._orchestrator_flags(), *elsewhere]
+            [*phrases, *self._orchestrator_flags(), *placeholder_addresses]
         ).phrases_url
 
     def _missing_models(self) -> Iterator[str]:
         folders = {"target": self.config.target, "draft": self.config.draft}
-        named = {name: folder for name, folder in folders.items() if folder is not None}
-        left = [name for name, folder in named.items() if is_missing_bundled_model(folder)]
-        if left:
-            flags = ", ".join(f"--{name}" for name in left)
-            yield f"{', '.join(left)}: {ONLY_IN_A_CLONE} ({flags})"
-        missing = bool(left)
-        for name, folder in named.items():
+        given = {name: folder for name, folder in folders.items() if folder is not None}
+        not_cloned = [name for name, folder in given.items() if is_missing_bundled_model(folder)]
+        if not_cloned:
+            flags = ", ".join(f"--{name}" for name in not_cloned)
+            yield f"{', '.join(not_cloned)}: {ONLY_IN_A_CLONE} ({flags})"
+        is_missing = bool(not_cloned)
+        for name, folder in given.items():
             try:
-                if name not in left:
+                if name not in not_cloned:
                     require_model_folder(folder, name)
             except StartupFailure as error:
-                missing = True
+                is_missing = True
                 yield str(error)
-        if not missing:
-            yield from self._other_vocabulary(named)
+        if not is_missing:
+            yield from self._vocabulary_mismatch(given)
 
-    def _other_vocabulary(self, folders: Mapping[str, Path]) -> Iterator[str]:
+    def _vocabulary_mismatch(self, folders: Mapping[str, Path]) -> Iterator[str]:
         """Reports models with different vocabularies, which the orchestrator would refuse later."""
         try:
-            known = {name: vocabulary_fingerprint(folder, name) for name, folder in folders.items()}
+            fingerprints = {
+                name: vocabulary_fingerprint(folder, name) for name, folder in folders.items()
+            }
         except StartupFailure as error:
             yield str(error)
             return
-        if len(set(known.values())) > 1:
+        if len(set(fingerprints.values())) > 1:
             yield (
                 f"draft: {folders['draft']} has another vocabulary than {folders['target']} "
-                f"({known['draft']}, not {known['target']}); give a draft model with the target "
-                "model's tokenizer, or none (--draft)"
+                f"({fingerprints['draft']}, not {fingerprints['target']}); give a draft model with "
+                "the target model's tokenizer, or none (--draft)"
             )
 
     def _taken_ports(self) -> Iterator[str]:
-        """Chooses the ports (see `ports.free_where_taken`); yields the problems with them."""
+        """Chooses the ports (see `ports.choose_ports`); yields the problems with them."""
         config, named = self.config, self.config.model_fields_set
         ports = {
             name: getattr(config, name)
             for role, name in PORTS.items()
-            if self._says(role, "listen") and not (role == "drafter" and config.draft is None)
+            if self._passes_setting(role, "listen")
+            and not (role == "drafter" and config.draft is None)
         }
-        if config.http_port is not None and self._says("orchestrator", "http_listen"):
+        if config.http_port is not None and self._passes_setting("orchestrator", "http_listen"):
             ports["http_port"] = config.http_port
-        self._ports = free_where_taken(config.host, ports, named)
+        self._ports = choose_ports(config.host, ports, named)
         yield from port_problems(config.host, self._ports, named)
 
     def _verifier_flags(self) -> list[str]:
@@ -226,18 +229,18 @@ class Stack:
         ]
 
     def _flags(self, role: str, **values: object) -> list[str]:
-        """Flags for a role, of those values that this stack sets (`_says`)."""
+        """Flags for a role, of those values that this stack sets (`_passes_setting`)."""
         flags: list[str] = []
         for name, value in values.items():
-            if self._says(role, name):
+            if self._passes_setting(role, name):
                 flags += [f"--{name.replace('_', '-')}", str(value)]
         return flags
 
-    def _says(self, role: str, name: str) -> bool:
+    def _passes_setting(self, role: str, name: str) -> bool:
         """Whether to pass a setting: if asked for, or if the role's environment does not set it."""
-        asked = ASKED_BY.get((role, name), {name}) & self.config.model_fields_set
-        said = f"{prefix_of(role)}{name.upper()}" in os.environ
-        return name in OURS or bool(asked) or not said
+        given = DETERMINED_BY.get((role, name), {name}) & self.config.model_fields_set
+        in_environment = f"{prefix_of(role)}{name.upper()}" in os.environ
+        return name in STACK_SETTINGS or bool(given) or not in_environment
 
 
 @contextlib.contextmanager
@@ -248,16 +251,16 @@ def interruptible() -> Iterator[None]:
         raise KeyboardInterrupt
 
     # Ignored signals stay ignored: `nohup` must survive the end of the terminal.
-    both = (signal.SIGTERM, signal.SIGHUP)
-    numbers = [number for number in both if signal.getsignal(number) is not signal.SIG_IGN]
-    previous = [signal.signal(number, interrupt) for number in numbers]
+    signals = (signal.SIGTERM, signal.SIGHUP)
+    handled = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]
+    previous = [signal.signal(number, interrupt) for number in handled]
     try:
         yield
     finally:
-        for number, handler in zip(numbers, previous, strict=True):
+        for number, handler in zip(handled, previous, strict=True):
             signal.signal(number, handler)
 
 
 def _is_tiny(folder: Path) -> bool:
     """Whether a model is too small for more than one thread."""
-    return 0 < sum(file.stat().st_size for file in folder.glob("*.safetensors")) <= TINY
+    return 0 < sum(file.stat().st_size for file in folder.glob("*.safetensors")) <= TINY_BYTES

@@ -56,7 +56,7 @@ class Generation:
     timings: Timings = field(default_factory=Timings)
     meter: RequestMeter = field(init=False)
     _times: RoundTimes = field(init=False, default_factory=RoundTimes)  # of the current round
-    _reading: asyncio.Task[None] | None = field(init=False, default=None)  # indexes the prompt
+    _indexing: asyncio.Task[None] | None = field(init=False, default=None)  # indexes the prompt
     finish_reason: str | None = None
     cached_prompt_tokens: int = 0  # prompt tokens that the verifier did not have to compute
     prompt_logprobs: PromptLogprobs | None = None  # if requested: set when the session is open
@@ -67,33 +67,33 @@ class Generation:
 
     async def run(self) -> AsyncGenerator[Piece, None]:
         """Yields what each round committed. `finish_reason` is set when the output ends."""
-        started, trace = time.perf_counter_ns(), tracing.current()
+        started_ns, trace = time.perf_counter_ns(), tracing.current()
         try:
             with trace.child("open"):
                 first = await self._open()
-            self.timings.time_to_first_token_ns = time.perf_counter_ns() - started
+            self.timings.time_to_first_token_ns = time.perf_counter_ns() - started_ns
             piece = self._commit(EMPTY_TREE, first.verdict)
-            waited = self.timings.time_to_first_token_ns
-            self.meter.opened(len(self.request.prompt), waited, len(piece.token_ids))
+            waited_ns = self.timings.time_to_first_token_ns
+            self.meter.record_first_token(len(self.request.prompt), waited_ns, len(piece.token_ids))
             yield piece
             verdict: Verdict | None = None
-            decoding = time.perf_counter_ns()
+            decoding_began_ns = time.perf_counter_ns()
             if self.finish_reason is None:
-                await self._get_ready_to_draft(piece, first)
-            ended = time.perf_counter_ns()
+                await self._prepare_drafting(piece, first)
+            round_ended_ns = time.perf_counter_ns()
             while self.finish_reason is None:
                 with trace.child("round", committed_length=len(self.committed)) as span:
                     draft = await self._draft(verdict, span)
                     answer = await self._verify(draft, span)
                 verdict = answer.verdict
-                lost = self._times.reopened or not verdict.judges(draft.tree)
-                if lost:
+                draft_is_lost = self._times.reopened or not verdict.judges(draft.tree)
+                if draft_is_lost:
                     draft = dataclasses.replace(draft, tree=EMPTY_TREE)
                 piece = self._commit(draft.tree, verdict, draft.end)
-                self._observe(piece, answer, draft_is_lost=lost)
-                began, ended = ended, time.perf_counter_ns()
-                self._learn(draft, answer, piece, ended - began)
-                self.timings.decode_ns = ended - decoding
+                self._observe(piece, answer, draft_is_lost=draft_is_lost)
+                round_began_ns, round_ended_ns = round_ended_ns, time.perf_counter_ns()
+                self._learn(draft, answer, piece, round_ended_ns - round_began_ns)
+                self.timings.decode_ns = round_ended_ns - decoding_began_ns
                 yield piece
         finally:
             await asyncio.shield(self._close())
@@ -119,19 +119,19 @@ class Generation:
         Returns the verifier's answer, which holds the first token.
         """
         self.drafting.open(self.committed)
-        self._reading = asyncio.create_task(self.drafting.read())
+        self._indexing = asyncio.create_task(self.drafting.index_prompt())
         answer = await self.verifier.open(self.committed)
         self.cached_prompt_tokens = answer.timings.cached_tokens
         self.prompt_logprobs = answer.prompt_logprobs
         return answer
 
-    async def _get_ready_to_draft(self, piece: Piece, first: Verification) -> None:
+    async def _prepare_drafting(self, piece: Piece, first: Verification) -> None:
         """Finishes indexing the prompt, then observes the first token.
 
         Called after the first token was yielded: it must not wait for the index of a long prompt.
         """
-        if self._reading is not None:
-            await self._reading
+        if self._indexing is not None:
+            await self._indexing
         self._observe(piece, first)
 
     def _observe(self, piece: Piece, answer: Verification, *, draft_is_lost: bool = False) -> None:
@@ -146,15 +146,15 @@ class Generation:
             )
         )
 
-    async def _draft(self, verdict: Verdict | None, of: Span) -> Draft:
+    async def _draft(self, verdict: Verdict | None, parent: Span) -> Draft:
         """Gets a draft within the current budget and records how long it took."""
-        asked, fallbacks = time.perf_counter_ns(), self.figures.fallback_rounds
-        with of.child("draft") as span:
+        asked_ns, fallbacks = time.perf_counter_ns(), self.figures.fallback_rounds
+        with parent.child("draft") as span:
             draft = await self.drafting.propose(self.committed, verdict, self._budget())
             span.set_attributes(nodes=len(draft.tree), **draft.timings.attributes())
-        waited = time.perf_counter_ns() - asked
+        waited_ns = time.perf_counter_ns() - asked_ns
         fell_back = self.figures.fallback_rounds > fallbacks
-        self._times = RoundTimes(draft_ns=waited, fell_back=fell_back)
+        self._times = RoundTimes(draft_ns=waited_ns, fell_back=fell_back)
         self.timings.observe_draft(self._times, draft.timings)
         self.figures.draft_forwards += draft.timings.forwards
         return draft
@@ -162,19 +162,19 @@ class Generation:
     def _budget(self) -> DraftBudget:
         if self.request.strategy == AUTOREGRESSIVE:
             return NO_DRAFT
-        left = self.request.max_tokens - self.output_length
+        remaining = self.request.max_tokens - self.output_length
         # The current verifier may have a shorter context than the one that the request relies on.
         context_length = min(self.context_length, self.verifier.context_length)
-        room = min(left, context_length - len(self.committed)) - 1
+        room = min(remaining, context_length - len(self.committed)) - 1
         return self.controller.next_budget(max(room, 0))
 
-    async def _verify(self, draft: Draft, of: Span) -> Verification:
-        asked = time.perf_counter_ns()
-        with of.child("verify") as span:
+    async def _verify(self, draft: Draft, parent: Span) -> Verification:
+        asked_ns = time.perf_counter_ns()
+        with parent.child("verify") as span:
             answer = await self.verifier.verify(self.committed, draft.tree)
             accepted = len(answer.verdict.accepted_nodes)
             span.set_attributes(accepted=accepted, **answer.timings.attributes())
-        self._times.verify_ns = time.perf_counter_ns() - asked
+        self._times.verify_ns = time.perf_counter_ns() - asked_ns
         # Whether the verdict comes from a session that was reopened during this round.
         self._times.reopened = self.verifier.reopened > self.figures.reopened_sessions
         self.timings.observe_verify(self._times, answer.timings)
@@ -183,46 +183,46 @@ class Generation:
     def _commit(self, tree: DraftTree, verdict: Verdict, end: DraftEnd = DraftEnd.NONE) -> Piece:
         """Makes the verdict's tokens final, up to the first one that ends the output."""
         sources = verdict.emitted_sources(tree) if len(tree) else []
-        kept: list[int] = []
+        kept_tokens: list[int] = []
         texts: list[str] = []
         for token in verdict.emitted_token_ids:
-            kept.append(token)
+            kept_tokens.append(token)
             self.committed.append(token)
-            if self.text.may_stop:
+            if self.text.has_stop_texts:
                 texts.append(self.text.push([token]))
-            self.finish_reason = self._reason_to_end(token)
+            self.finish_reason = self._finish_reason_after(token)
             if self.finish_reason:
                 break
-        origins = (sources or [TokenSource.TARGET] * len(kept))[: len(kept)]
+        token_sources = (sources or [TokenSource.TARGET] * len(kept_tokens))[: len(kept_tokens)]
         return Piece(
-            token_ids=tuple(kept),
-            sources=tuple(origins),
-            told=self._told(kept, texts),
-            logprobs=verdict.logprobs[: len(kept)],
+            token_ids=tuple(kept_tokens),
+            sources=tuple(token_sources),
+            decode_texts=self._text_decoder(kept_tokens, texts),
+            logprobs=verdict.logprobs[: len(kept_tokens)],
             draft=tree,
             accepted_nodes=verdict.accepted_nodes,
             draft_end=end,
         )
 
-    def _told(self, kept: list[int], texts: list[str]) -> Callable[[], tuple[str, ...]]:
+    def _text_decoder(self, kept: list[int], texts: list[str]) -> Callable[[], tuple[str, ...]]:
         """A function that returns the text of each kept token.
 
         Decoding is deferred until that function is called. If there are stop texts, the tokens had
         to be decoded already, into `texts`.
         """
-        ends = self.finish_reason is not None
-        if not self.text.may_stop:
-            return self.text.later(kept, ends=ends)
-        if ends:
+        is_last = self.finish_reason is not None
+        if not self.text.has_stop_texts:
+            return self.text.defer(kept, is_last=is_last)
+        if is_last:
             texts[-1] += self.text.finish()
             self.finish_reason = STOP if self.text.stopped else self.finish_reason
         return lambda: tuple(texts)
 
-    def _reason_to_end(self, token: int) -> str | None:
+    def _finish_reason_after(self, token: int) -> str | None:
         if token in self.request.stop_token_ids or self.text.stopped:
             return STOP
-        full = len(self.committed) >= self.context_length
-        return LENGTH if full or self.output_length >= self.request.max_tokens else None
+        context_is_full = len(self.committed) >= self.context_length
+        return LENGTH if context_is_full or self.output_length >= self.request.max_tokens else None
 
     def _learn(self, draft: Draft, answer: Verification, piece: Piece, round_ns: int) -> None:
         kept = len(piece.token_ids)
@@ -235,25 +235,26 @@ class Generation:
         before = len(self.committed) - kept
         context = self.committed[max(0, before - MAX_CONTEXT) : before]
         loop = asyncio.get_running_loop()
-        loop.call_soon(piece.told)
+        loop.call_soon(piece.decode_texts)
         if not self._times.reopened:
             loop.call_soon(self._price, draft, answer, kept, self._times)
         loop.call_soon(self.figures.observe, draft, answer.verdict, kept)
-        loop.call_soon(self.meter.round, draft, answer, kept, self._times)
+        loop.call_soon(self.meter.record_round, draft, answer, kept, self._times)
         loop.call_soon(self.drafting.learn, context, draft.tree, answer.verdict)
 
     def _price(self, draft: Draft, answer: Verification, kept: int, times: RoundTimes) -> None:
         """Updates the costs of drafts and verification, and the pace in tokens per second."""
-        timings, modelled = answer.timings, draft.timings.forwards > 0
-        but_draft = times.round_ns - times.draft_ns
+        timings, used_draft_model = answer.timings, draft.timings.forwards > 0
+        without_draft_ns = times.round_ns - times.draft_ns
         cost, nodes = self.controller.verify_cost, len(draft.tree)
-        if modelled and not cost.is_shared(timings):  # other sessions' work is not the draft's
-            self.drafting.observe_delay(but_draft - cost.nanoseconds(nodes))
+        # Not for a shared round: other sessions' work is not the draft's.
+        if used_draft_model and not cost.is_shared(timings):
+            self.drafting.observe_delay(without_draft_ns - cost.nanoseconds(nodes))
         by_choice = self.request.strategy != AUTOREGRESSIVE
-        cost.observe(nodes, but_draft, timings, by_choice=by_choice)
-        self.controller.observe(nodes, kept, times.round_ns, modelled=modelled)
+        cost.observe(nodes, without_draft_ns, timings, by_choice=by_choice)
+        self.controller.observe(nodes, kept, times.round_ns, used_draft_model=used_draft_model)
 
     async def _close(self) -> None:
-        if self._reading is not None:
-            self._reading.cancel()
+        if self._indexing is not None:
+            self._indexing.cancel()
         await asyncio.gather(self.verifier.close(), self.drafting.close())

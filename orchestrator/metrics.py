@@ -201,7 +201,7 @@ _REASONS = (
 _COUNTING: ContextVar[bool] = ContextVar("counting")  # set within `counting_refusals`
 
 
-def _begin(counter: Counter, labels: Iterable[str]) -> None:
+def _create_series(counter: Counter, labels: Iterable[str]) -> None:
     """Creates series before there is anything to count.
 
     An alert adds up failures and successes. The sum is absent if one of its series is, however many
@@ -211,8 +211,8 @@ def _begin(counter: Counter, labels: Iterable[str]) -> None:
         counter.labels(label)
 
 
-_begin(SUCCESSES, ("stop", "length", _ABORT))
-_begin(FAILURES, (*(name for _, name in _REASONS), _INTERNAL))
+_create_series(SUCCESSES, ("stop", "length", _ABORT))
+_create_series(FAILURES, (*(name for _, name in _REASONS), _INTERNAL))
 
 
 def reason_of(error: BaseException) -> str:
@@ -266,27 +266,33 @@ def series_of(strategy: str) -> StrategySeries:
 
 
 class RequestMeter:
-    """Counts one request. Call `began`, `opened`, `round` for each round, and always `ended`."""
+    """Counts one request.
+
+    Call `record_start`, `record_first_token`, `record_round` for each round, and always
+    `record_end`.
+    """
 
     def __init__(self, strategy: str) -> None:
         self._series = series_of(strategy)
         self._gauge: Gauge | None = None
         self._began_ns = 0
 
-    def began(self) -> None:
+    def record_start(self) -> None:
         """The request was admitted."""
         self._began_ns = time.perf_counter_ns()
-        self._move(WAITING)
+        self._set_gauge(WAITING)
 
-    def opened(self, prompt_tokens: int, waited_ns: int, tokens: int) -> None:
+    def record_first_token(self, prompt_tokens: int, waited_ns: int, tokens: int) -> None:
         """The first token has arrived, after `waited_ns`."""
         if self._gauge is not None:
-            self._move(RUNNING)
+            self._set_gauge(RUNNING)
         PROMPT_TOKENS.inc(prompt_tokens)
         GENERATION_TOKENS.inc(tokens)
         FIRST_TOKEN.observe(waited_ns / 1e9)
 
-    def round(self, draft: Draft, answer: Verification, kept: int, times: RoundTimes) -> None:
+    def record_round(
+        self, draft: Draft, answer: Verification, kept: int, times: RoundTimes
+    ) -> None:
         """Counts a round that brought `kept` tokens. To be called in an idle moment."""
         self._count_tokens(draft, answer, kept)
         seconds = times.round_ns / 1e9
@@ -299,11 +305,11 @@ class RequestMeter:
         for hop, nanoseconds in times.hops(draft.timings, answer.timings).items():
             _HOPS[hop].inc(nanoseconds / 1e9)
 
-    def ended(
+    def record_end(
         self, finish_reason: str | None, error: BaseException | None, prompt: int, output: int
     ) -> str:
         """Counts the request's end; returns the name of its outcome."""
-        self._move(None)
+        self._set_gauge(None)
         LATENCY.observe((time.perf_counter_ns() - self._began_ns) / 1e9)
         REQUEST_PROMPT.observe(prompt)
         REQUEST_GENERATION.observe(output)
@@ -333,7 +339,7 @@ class RequestMeter:
         for source, count in Tally(tree.sources[node] for node in accepted).items():
             _ACCEPTED_BY[source].inc(count)
 
-    def _move(self, gauge: Gauge | None) -> None:
+    def _set_gauge(self, gauge: Gauge | None) -> None:
         if self._gauge is not None:
             self._gauge.dec()
         if gauge is not None:
@@ -359,7 +365,7 @@ def _deployments(deployments: Sequence[Deployment]) -> Iterator[Metric]:
             states.update({(role, "ready"): 0, (role, "resting"): 0})
             held[role] += known.sessions
             for replica in known:
-                states[role, "resting" if replica.resting else "ready"] += 1
+                states[role, "resting" if replica.is_resting else "ready"] += 1
     for (role, state), count in states.items():
         replicas.add_metric([role, state], count)
     for role, count in held.items():

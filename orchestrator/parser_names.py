@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # By setting: their name to ours.
-OTHERS_NAMES = {
+PARSER_ALIASES = {
     "tool_call_parser": {
         "openai": "harmony",
         "gpt-oss": "harmony",

@@ -14,35 +14,37 @@ FREE = 0  # the port number that means any free port
 INTERNAL = ("verifier_port", "drafter_port")
 
 
-def free_where_taken(host: str, ports: Mapping[str, int], named: set[str]) -> dict[str, int]:
-    """The ports, with FREE for internal ones that are taken, unless the user `named` them."""
+def choose_ports(host: str, ports: Mapping[str, int], user_set: set[str]) -> dict[str, int]:
+    """The ports, with FREE for internal ones that are taken, unless the user `user_set` them."""
     chosen = dict(ports)
     for name in INTERNAL:
-        if name in chosen and name not in named and _whose(name, chosen, host):
+        if name in chosen and name not in user_set and _port_problem(name, chosen, host):
             chosen[name] = FREE
     return chosen
 
 
-def port_problems(host: str, ports: Mapping[str, int], named: set[str]) -> Iterator[str]:
-    """One line per port that cannot be used, with the reason; `named` ports come first."""
-    looked_at = {FREE}
-    for name in sorted(ports, key=lambda name: name not in named):
-        if (port := ports[name]) not in looked_at:
-            looked_at.add(port)
-            if problem := _whose(name, ports, host):
+def port_problems(host: str, ports: Mapping[str, int], user_set: set[str]) -> Iterator[str]:
+    """One line per port that cannot be used, with the reason; `user_set` ports come first."""
+    checked = {FREE}
+    for name in sorted(ports, key=lambda name: name not in user_set):
+        if (port := ports[name]) not in checked:
+            checked.add(port)
+            if problem := _port_problem(name, ports, host):
                 yield f"{name}: {host}:{port} {problem} ({flag_of(name)})"
 
 
-def _whose(name: str, ports: Mapping[str, int], host: str) -> str:
+def _port_problem(name: str, ports: Mapping[str, int], host: str) -> str:
     """Why this role cannot use its port; empty if it can."""
     port = ports[name]
     if port == FREE:
         return ""
-    others = [other for other, taken in ports.items() if taken == port and other != name]
-    return f"is that of {others[0]}, too" if others else _problem(host, port)
+    roles_with_port = [
+        other for other, other_port in ports.items() if other_port == port and other != name
+    ]
+    return f"is that of {roles_with_port[0]}, too" if roles_with_port else _bind_problem(host, port)
 
 
-def _problem(host: str, port: int) -> str:
+def _bind_problem(host: str, port: int) -> str:
     """Why no process can listen there, and what to do; empty if one can."""
     try:
         family = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0][0]

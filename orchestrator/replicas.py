@@ -13,14 +13,14 @@ import grpc
 
 from draftloop.load import ServiceLoad
 from draftloop.model_info import ModelInfo
-from orchestrator.beginnings import Beginnings
+from orchestrator.beginnings import PrefixIndex
 
 FIRST_REST_S = 0.25
-LONGEST_REST_S = 5.0
-MOST_DOUBLINGS = 10  # of the first rest: a replica may fail for days, and floats overflow
+MAX_REST_S = 5.0
+MAX_DOUBLINGS = 10  # of the first rest: a replica may fail for days, and floats overflow
 # A replica that knows a prefix is preferred while its load exceeds the least by at most this share
 # of its room.
-WORTH_OF_A_BEGINNING = 0.125
+PREFIX_LOAD_TOLERANCE = 0.125
 
 
 @dataclass(slots=True, eq=False)
@@ -34,16 +34,16 @@ class Replica:
     failures: int = 0
     resting_until: float = field(default=0.0)
     _reported: ServiceLoad = field(default=ServiceLoad())
-    _sessions_then: int = 0
-    _moved_at: float = -math.inf
+    _sessions_at_report: int = 0
+    _progressed_at: float = -math.inf
 
     @property
-    def resting(self) -> bool:
+    def is_resting(self) -> bool:
         """Whether it failed so recently that it should not be asked yet."""
         return time.monotonic() < self.resting_until
 
     @property
-    def connected(self) -> bool:
+    def is_connected(self) -> bool:
         """Whether its connection is up, which it is from its first answer until it dies.
 
         A container that has vanished together with its address refuses nothing. It would keep a new
@@ -58,30 +58,30 @@ class Replica:
         The service's own count includes the sessions of other orchestrators. Our sessions that were
         opened or closed since that count are added or subtracted.
         """
-        known = self._reported.sessions + self.sessions - self._sessions_then
+        sessions = self._reported.sessions + self.sessions - self._sessions_at_report
         room = self.model.max_sessions if self.model is not None else 1
-        return max(known, self.sessions) / max(room, 1), self._reported.answer_ns
+        return max(sessions, self.sessions) / max(room, 1), self._reported.answer_ns
 
     def report(self, load: ServiceLoad) -> None:
         """Records the load that the service reports."""
         if load.forwards != self._reported.forwards:
-            self._moved_at = time.monotonic()
-        self._reported, self._sessions_then = load, self.sessions
+            self._progressed_at = time.monotonic()
+        self._reported, self._sessions_at_report = load, self.sessions
 
-    def unheard_s(self) -> float:
+    def silence_s(self) -> float:
         """Seconds since it last reported new forwards.
 
         While it runs forwards, a session that gets no answer is waiting in a queue.
         """
-        return time.monotonic() - self._moved_at
+        return time.monotonic() - self._progressed_at
 
-    def failed(self) -> None:
+    def record_failure(self) -> None:
         """Lets it rest, longer with every consecutive failure."""
-        rest = min(LONGEST_REST_S, FIRST_REST_S * 2 ** min(self.failures, MOST_DOUBLINGS))
+        rest = min(MAX_REST_S, FIRST_REST_S * 2 ** min(self.failures, MAX_DOUBLINGS))
         self.failures += 1
         self.resting_until = time.monotonic() + rest
 
-    def on_trial(self, seconds: float) -> None:
+    def reserve_for_trial(self, seconds: float) -> None:
         """Reserves a replica that has failed for one request, which tries it for `seconds`.
 
         Other requests leave it alone until the result is known.
@@ -89,7 +89,7 @@ class Replica:
         if self.failures:
             self.resting_until = time.monotonic() + seconds
 
-    def worked(self) -> None:
+    def record_success(self) -> None:
         """Clears its failures after a success."""
         self.failures = 0
         self.resting_until = 0.0
@@ -102,7 +102,7 @@ class Replicas:
         self._replicas = list(replicas)
         self._left: list[Replica] = []
         self._model: ModelInfo | None = None
-        self._beginnings: Beginnings[Replica] = Beginnings()
+        self._prefixes: PrefixIndex[Replica] = PrefixIndex()
 
     @property
     def model(self) -> ModelInfo | None:
@@ -132,27 +132,27 @@ class Replicas:
         if replica not in self._replicas:
             self._replicas.append(replica)
         self._left = [each for each in self._left if each is not replica]
-        self._model = self._common() or self._model
+        self._model = self._common_model() or self._model
 
     def leave(self, replica: Replica) -> None:
         """Stops offering the replica. Its running sessions go on."""
         if replica in self._replicas:
             self._replicas.remove(replica)
             self._left = [*(each for each in self._left if each.sessions), replica]
-        self._model = self._common() or self._model
+        self._model = self._common_model() or self._model
 
-    def begin_anew(self, replica: Replica) -> None:
+    def forget_prefixes(self, replica: Replica) -> None:
         """Forgets the replica's prefixes: another process, without them, now runs there."""
-        self._beginnings.forget(replica)
+        self._prefixes.forget(replica)
 
-    def served(self, replica: Replica, tokens: Sequence[int], group: str | None) -> None:
+    def record_prefix(self, replica: Replica, tokens: Sequence[int], group: str | None) -> None:
         """Notes that the replica has computed this text for a group of requests sharing prefixes.
 
         Ignored for replicas that report no prefix caching.
         """
-        keeps = replica.model is not None and replica.model.prefix_caching
-        if group is not None and keeps:
-            self._beginnings.note(tokens, group, replica)
+        caches_prefixes = replica.model is not None and replica.model.prefix_caching
+        if group is not None and caches_prefixes:
+            self._prefixes.note(tokens, group, replica)
 
     def by_preference(self, tokens: Sequence[int] = (), group: str | None = None) -> list[Replica]:
         """Replicas in the order in which to try them: connected, unconnected, then resting ones.
@@ -162,33 +162,33 @@ class Replicas:
         (Mitzenmacher, "The power of two choices in randomized load balancing"). So orchestrators
         that all know the same slightly outdated loads do not all choose the same replica.
         """
-        awake = [replica for replica in self._replicas if not replica.resting]
-        resting = [replica for replica in self._replicas if replica.resting]
-        ready = [replica for replica in awake if replica.connected]
-        apart = [replica for replica in awake if not replica.connected]
+        awake = [replica for replica in self._replicas if not replica.is_resting]
+        resting = [replica for replica in self._replicas if replica.is_resting]
+        ready = [replica for replica in awake if replica.is_connected]
+        unconnected = [replica for replica in awake if not replica.is_connected]
         random.shuffle(ready)
         ready[:2] = sorted(ready[:2], key=lambda replica: replica.load)
         ready[1:] = sorted(ready[1:], key=lambda replica: replica.load)
         # Only if there is a choice: rounds call this until a drafter is back, and texts are long.
-        known, _ = self._find(tokens, group) if len(ready) > 1 else (None, 0)
-        if known in ready:
-            least = min(replica.load[0] for replica in ready)
-            if known.load[0] <= least + WORTH_OF_A_BEGINNING:
-                ready.remove(known)
-                ready.insert(0, known)
-        return ready + apart + sorted(resting, key=lambda replica: replica.resting_until)
+        preferred, _ = self._find_prefix(tokens, group) if len(ready) > 1 else (None, 0)
+        if preferred in ready:
+            least_load = min(replica.load[0] for replica in ready)
+            if preferred.load[0] <= least_load + PREFIX_LOAD_TOLERANCE:
+                ready.remove(preferred)
+                ready.insert(0, preferred)
+        return ready + unconnected + sorted(resting, key=lambda replica: replica.resting_until)
 
-    def known(self, tokens: Sequence[int], group: str | None) -> int:
+    def cached_tokens(self, tokens: Sequence[int], group: str | None) -> int:
         """How many tokens of the text a replica has already computed."""
-        return self._find(tokens, group)[1]
+        return self._find_prefix(tokens, group)[1]
 
-    def _find(self, tokens: Sequence[int], group: str | None) -> tuple[Replica | None, int]:
+    def _find_prefix(self, tokens: Sequence[int], group: str | None) -> tuple[Replica | None, int]:
         if group is None:
             return None, 0
-        place, count = self._beginnings.find(tokens, group)
+        place, count = self._prefixes.find(tokens, group)
         return (place, count) if place in self._replicas else (None, 0)
 
-    def _common(self) -> ModelInfo | None:
+    def _common_model(self) -> ModelInfo | None:
         models = [replica.model for replica in self._replicas if replica.model is not None]
         if not models:
             return None

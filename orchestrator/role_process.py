@@ -88,14 +88,14 @@ class RoleProcess:
         while not self._address_file.exists():
             log = f"(log: {self.log_file})"
             if self.process is None or self.process.poll() is not None:
-                raise StartupFailure(f"{self.role} did not start: {self.last_words()} {log}")
+                raise StartupFailure(f"{self.role} did not start: {self.last_log_line()} {log}")
             if time.monotonic() > deadline:
-                said = f"last said: {self.last_words()} {log}"
-                raise StartupFailure(f"{self.role} was not ready within {limit}; {said}")
+                details = f"last said: {self.last_log_line()} {log}"
+                raise StartupFailure(f"{self.role} was not ready within {limit}; {details}")
             time.sleep(POLL_S)
         self.address = self._address_file.read_text()
 
-    def last_words(self) -> str:
+    def last_log_line(self) -> str:
         """The last log line that is not JSON, or else the last line.
 
         Adds the signal if one killed the process, as the log does not mention that.
@@ -104,22 +104,22 @@ class RoleProcess:
             log.seek(max(0, self.log_file.stat().st_size - LAST_BYTES))
             lines = log.read().decode(errors="replace").splitlines() or ["no output"]
         plain = [line for line in lines if line.strip() and not line.startswith("{")]
-        words = (plain or lines)[-1].removeprefix(f"{self.role}: ")
+        text = (plain or lines)[-1].removeprefix(f"{self.role}: ")
         status = self.process.poll() if self.process is not None else None
         killed = status is not None and status < 0
-        return f"killed by signal {-status}; before that: {words}" if killed and status else words
+        return f"killed by signal {-status}; before that: {text}" if killed and status else text
 
     @property
     def _grace_period_s(self) -> float:
         """The role's own grace period, as set by its flags or environment."""
-        said = self.environment.get(f"{prefix_of(self.role)}GRACE_PERIOD_S")
+        value = self.environment.get(f"{prefix_of(self.role)}GRACE_PERIOD_S")
         for flag, following in pairwise([*self.flags, ""]):
             if flag == GRACE_FLAG:
-                said = following
+                value = following
             elif flag.startswith(f"{GRACE_FLAG}="):
-                said = flag.partition("=")[2]
+                value = flag.partition("=")[2]
         try:
-            return float(said or GRACE_PERIOD_S)
+            return float(value or GRACE_PERIOD_S)
         except ValueError:
             return GRACE_PERIOD_S
 

@@ -35,11 +35,11 @@ class Selection:
         return Offer(self.promised, len(self.tree))
 
 
-NOTHING = Selection(EMPTY_TREE, 0.0, cut=False)
+EMPTY_SELECTION = Selection(EMPTY_TREE, 0.0, cut=False)
 
 
-def select(tree: DraftTree, cost: VerifyCost, rate: float, most: int) -> Selection:
-    """The n likeliest nodes, where n <= `most` maximizes E(n) - rate x T(n); n may be 0.
+def select(tree: DraftTree, cost: VerifyCost, rate: float, max_nodes: int) -> Selection:
+    """The n likeliest nodes, where n <= `max_nodes` maximizes E(n) - rate x T(n); n may be 0.
 
     E(n): 1 plus the sum of the n greatest path probabilities. T(n): time of verifying n nodes, in
     nanoseconds, which need not be convex. `rate`: tokens per nanosecond; 0 selects as many nodes as
@@ -47,40 +47,40 @@ def select(tree: DraftTree, cost: VerifyCost, rate: float, most: int) -> Selecti
     ties are broken by order, parents first.
     """
     if not len(tree):
-        return NOTHING
-    reached = tree.path_probabilities()
-    order = sorted(range(len(tree)), key=reached.__getitem__, reverse=True)[:most]
+        return EMPTY_SELECTION
+    probabilities = tree.path_probabilities()
+    order = sorted(range(len(tree)), key=probabilities.__getitem__, reverse=True)[:max_nodes]
     times = cost.times(len(order))
     expected, best = 0.0, -rate * times[0]
     promised, count = 0.0, 0
-    for taken, node in enumerate(order, start=1):
-        expected += reached[node]
-        worth = expected - rate * times[taken]
+    for size, node in enumerate(order, start=1):
+        expected += probabilities[node]
+        worth = expected - rate * times[size]
         if worth > best or not rate:
-            best, promised, count = worth, expected, taken
+            best, promised, count = worth, expected, size
     if count == len(tree):
         return Selection(tree, promised, cut=False)
-    return Selection(part(tree, sorted(order[:count])), promised, cut=True)
+    return Selection(subtree(tree, sorted(order[:count])), promised, cut=True)
 
 
-def cut(draft: Draft, chosen: Selection) -> Draft:
+def cut(draft: Draft, selected: Selection) -> Draft:
     """The draft, cut to the selected part."""
-    if not chosen.cut:
+    if not selected.cut:
         return draft if len(draft.tree) else dataclasses.replace(draft, end=DraftEnd.NONE)
     return dataclasses.replace(
         draft,
-        tree=chosen.tree,
+        tree=selected.tree,
         proposed=draft.proposed or Counter(draft.tree.sources),
-        end=DraftEnd.VERIFY_COST if len(chosen.tree) else DraftEnd.NONE,
+        end=DraftEnd.VERIFY_COST if len(selected.tree) else DraftEnd.NONE,
     )
 
 
-def part(tree: DraftTree, nodes: list[int]) -> DraftTree:
+def subtree(tree: DraftTree, nodes: list[int]) -> DraftTree:
     """The subtree of `nodes`, which are in ascending order and include every node's parent."""
     count = len(nodes)
     if nodes and nodes[-1] == count - 1:  # a tree that was grown best first keeps a prefix
         return tree.first(count)
-    places = {node: place for place, node in enumerate(nodes)} | {ROOT: ROOT}
+    places = {node: index for index, node in enumerate(nodes)} | {ROOT: ROOT}
     return DraftTree(
         token_ids=tuple(tree.token_ids[node] for node in nodes),
         parents=tuple(places[tree.parents[node]] for node in nodes),
@@ -89,7 +89,7 @@ def part(tree: DraftTree, nodes: list[int]) -> DraftTree:
     )
 
 
-def within(tree: DraftTree, vocabulary_size: int) -> DraftTree:
+def restrict_to_vocabulary(tree: DraftTree, vocabulary_size: int) -> DraftTree:
     """The tree without tokens outside a vocabulary of this size, and without their descendants."""
     if max(tree.token_ids, default=0) < vocabulary_size:
         return tree
@@ -97,4 +97,4 @@ def within(tree: DraftTree, vocabulary_size: int) -> DraftTree:
     for node, (token, parent) in enumerate(zip(tree.token_ids, tree.parents, strict=True)):
         if token < vocabulary_size and parent in known:
             known.add(node)
-    return part(tree, sorted(known - {ROOT}))
+    return subtree(tree, sorted(known - {ROOT}))

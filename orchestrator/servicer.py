@@ -18,9 +18,9 @@ from draftloop.rpc.fields import field_values
 from draftloop.speculation import STRATEGIES
 from draftloop.tree import TokenSource
 from orchestrator.access import Caller, bearer_token
-from orchestrator.ahead import ahead
+from orchestrator.ahead import run_ahead
 from orchestrator.figures import Piece
-from orchestrator.front import Front, reading
+from orchestrator.front import Front, preparing
 from orchestrator.loop import STOP, Generation
 from protos import generation_pb2 as pb
 from protos import generation_pb2_grpc
@@ -29,7 +29,7 @@ SERVICE_NAME: str = pb.DESCRIPTOR.services_by_name["Generation"].full_name
 register = generation_pb2_grpc.add_GenerationServicer_to_server
 
 # Maximum values of the summary's fields. Figures that model services report may exceed them.
-MOST_COUNT, MOST_NS = 2**32 - 1, 2**64 - 1
+MAX_COUNT, MAX_NS = 2**32 - 1, 2**64 - 1
 
 
 class GenerationServicer(generation_pb2_grpc.GenerationServicer):
@@ -45,17 +45,17 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         """Streams pieces; the last message holds the summary."""
         caller = self._begin(context)
         generation = await self._generation(request.parameters, context, caller)
-        async with contextlib.aclosing(ahead(self._served(generation, context, caller))) as pieces:
+        async with contextlib.aclosing(run_ahead(self._run(generation, context, caller))) as pieces:
             first = True
             async for piece in pieces:
-                of_prompt = generation.prompt_logprobs if first else None
+                prompt_logprobs = generation.prompt_logprobs if first else None
                 first = False
                 yield pb.GenerateResponse(
                     text=piece.text,
                     token_ids=piece.token_ids,
                     sources=piece.sources,  # type: ignore[arg-type]
                     logprobs=convert.logprobs_to_pb(piece.logprobs),
-                    prompt_logprobs=convert.prompt_logprobs_to_pb(of_prompt),
+                    prompt_logprobs=convert.prompt_logprobs_to_pb(prompt_logprobs),
                 )
         yield pb.GenerateResponse(summary=_summary(generation))
 
@@ -68,7 +68,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         texts: list[str] = []
         sources: list[TokenSource] = []
         logprobs: list[TokenLogprobs] = []
-        async with contextlib.aclosing(self._served(generation, context, caller)) as pieces:
+        async with contextlib.aclosing(self._run(generation, context, caller)) as pieces:
             async for piece in pieces:
                 texts.append(piece.text)
                 sources.extend(piece.sources)
@@ -87,7 +87,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
     ) -> pb.TokenizeResponse:
         """Text to token ids."""
         self._begin(context)
-        token_ids = await self._deployment.tokenizer.encoded(request.text)
+        token_ids = await self._deployment.tokenizer.encode_async(request.text)
         return pb.TokenizeResponse(token_ids=token_ids)
 
     async def Detokenize(
@@ -98,7 +98,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         token_ids = list(request.token_ids)
         if token_ids:
             check_token_ids("token_ids", token_ids, self._deployment.verifier.vocabulary_size)
-        return pb.DetokenizeResponse(text=await self._deployment.tokenizer.decoded(token_ids))
+        return pb.DetokenizeResponse(text=await self._deployment.tokenizer.decode_async(token_ids))
 
     async def Info(
         self, request: pb.GenerationInfoRequest, context: grpc.aio.ServicerContext
@@ -113,19 +113,19 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
             drafter=convert.model_info_to_pb(drafter) if drafter else None,
             strategies=STRATEGIES,
             default_strategy=deployment.settings.default_strategy,
-            default_max_tokens=deployment.settings.limit(ends_itself=False),
+            default_max_tokens=deployment.settings.default_token_limit(ends_itself=False),
             phrases=pb.PhraseStoreInfo(**field_values(deployment.store.info(), PHRASE_STORE)),
         )
 
-    async def _served(
+    async def _run(
         self, generation: Generation, context: grpc.aio.ServicerContext, caller: Caller
     ) -> AsyncGenerator[Piece, None]:
         """Runs the generation, which stays admitted until it ends, not until it has been read."""
         headers = context.invocation_metadata() or ()
         front = self._front
-        with front.admitted(caller), front.serving(generation, headers, caller):
+        with front.admit(caller), front.serving(generation, headers, caller):
             # inside `serving`, which counts and logs how it ended
-            async with front.ending.within(), contextlib.aclosing(generation.run()) as pieces:
+            async with front.shutdown.within(), contextlib.aclosing(generation.run()) as pieces:
                 async for piece in pieces:
                     yield piece
 
@@ -136,7 +136,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
     def _begin(self, context: grpc.aio.ServicerContext) -> Caller:
         """Identifies the caller and counts one request, before anything else is done for it."""
         caller = self._caller(context)
-        self._front.begin(caller)
+        self._front.count_requests(caller)
         return caller
 
     async def _generation(
@@ -146,9 +146,9 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         caller: Caller,
     ) -> Generation:
         deadline = Deadline.after(context.time_remaining())
-        said = convert.parameters_from_pb(parameters)
-        async with reading(deadline):
-            return await self._front.generation(said, deadline, caller)
+        requested = convert.parameters_from_pb(parameters)
+        async with preparing(deadline):
+            return await self._front.generation(requested, deadline, caller)
 
 
 def _summary(generation: Generation) -> pb.GenerationSummary:
@@ -170,7 +170,7 @@ def _summary(generation: Generation) -> pb.GenerationSummary:
                     source=source,  # type: ignore[arg-type]
                     draft_tokens=figures.drafted_by_source[source],
                     accepted_tokens=figures.accepted_by_source[source],
-                    proposed_tokens=min(proposed, MOST_COUNT),
+                    proposed_tokens=min(proposed, MAX_COUNT),
                     expected_tokens=figures.expected_by_source[source],
                 )
                 for source, proposed in sorted(figures.proposed_by_source.items())
@@ -179,12 +179,12 @@ def _summary(generation: Generation) -> pb.GenerationSummary:
                 pb.EndFigures(reason=end.name.lower(), rounds=rounds)
                 for end, rounds in sorted(figures.ends.items())
             ],
-            **_up_to(MOST_COUNT, field_values(figures, PLAIN_FIGURES)),
+            **_capped(MAX_COUNT, field_values(figures, PLAIN_FIGURES)),
         ),
-        timings=pb.GenerationTimings(**_up_to(MOST_NS, field_values(generation.timings, TIMINGS))),
+        timings=pb.GenerationTimings(**_capped(MAX_NS, field_values(generation.timings, TIMINGS))),
     )
 
 
-def _up_to(most: int, numbers: Mapping[str, float]) -> dict[str, Any]:
-    """The numbers, each capped at `most`."""
-    return {name: min(number, most) for name, number in numbers.items()}
+def _capped(maximum: int, numbers: Mapping[str, float]) -> dict[str, Any]:
+    """The numbers, each capped at `maximum`."""
+    return {name: min(number, maximum) for name, number in numbers.items()}

@@ -13,10 +13,10 @@ from draftloop.rpc.channel import open_channel
 from orchestrator.addresses import Address, AddressBook
 from orchestrator.clients import drafter_info, verifier_info
 from orchestrator.config import OrchestratorSettings
-from orchestrator.discovery import Ask, Discovery, RequireFit
+from orchestrator.discovery import AskInfo, Discovery, RequireCompatible
 from orchestrator.replicas import Replicas
 
-LOOK_AGAIN_S = 0.25
+RETRY_INTERVAL_S = 0.25
 
 log = logs.get(__name__)
 
@@ -64,38 +64,42 @@ class Services:
         """
         if not self._settings.verifier_addresses:
             raise StartupFailure("verifiers: must name at least one address; got none")
-        await self._find_verifier()
-        await self._drafters.look()
+        await self._wait_for_verifier()
+        await self._drafters.poll_once()
         if self._settings.drafter_addresses and not self.drafters:
             log.warning("no drafter yet", missing=self._drafters.missing)
-        self._verifiers.follow()
-        self._drafters.follow()
+        self._verifiers.start_polling()
+        self._drafters.start_polling()
 
     async def stop(self) -> None:
         """Closes all connections."""
         await self._verifiers.stop()
         await self._drafters.stop()
 
-    async def _find_verifier(self) -> None:
-        said: dict[str, str] | None = None
+    async def _wait_for_verifier(self) -> None:
+        last_missing: dict[str, str] | None = None
         while True:
-            await self._verifiers.look()
+            await self._verifiers.poll_once()
             if self.verifiers:
                 return
-            if said != self._verifiers.missing:
-                said = self._verifiers.missing
-                log.info("waiting for a verifier", missing=said)
-            await asyncio.sleep(LOOK_AGAIN_S)
+            if last_missing != self._verifiers.missing:
+                last_missing = self._verifiers.missing
+                log.info("waiting for a verifier", missing=last_missing)
+            await asyncio.sleep(RETRY_INTERVAL_S)
 
     def _discovery(
-        self, role: str, addresses: list[str], ask: Ask, require_fit: RequireFit
+        self,
+        role: str,
+        addresses: list[str],
+        ask_info: AskInfo,
+        require_compatible: RequireCompatible,
     ) -> Discovery:
         return Discovery(
             role,
             AddressBook(addresses),
             open_channel=self._open_channel,
-            ask=ask,
-            require_fit=require_fit,
+            ask_info=ask_info,
+            require_compatible=require_compatible,
         )
 
     def _open_channel(self, address: Address) -> grpc.aio.Channel:

@@ -26,42 +26,42 @@ class Session(Generic[AnyStream]):
         """Frees the session. To be called at its end, however it ended."""
         if self._stream is not None:
             await self._stream.close()
-        self._leave()
+        self._detach()
 
-    def _enter(self, replica: Replica, stream: AnyStream) -> None:
+    def _attach(self, replica: Replica, stream: AnyStream) -> None:
         replica.sessions += 1
         self._replica, self._stream = replica, stream
 
     def _by_preference(self, committed: Sequence[int]) -> list[Replica]:
         return self._replicas.by_preference(committed, self._terms.request.prefix_group)
 
-    def _served(self, committed: Sequence[int]) -> None:
+    def _record_prefix(self, committed: Sequence[int]) -> None:
         """Notes which replica has computed this text, so that similar ones can go there."""
         request = self._terms.request
         if self._replica is not None and not request.prefix_read_only:
-            self._replicas.served(self._replica, committed, request.prefix_group)
+            self._replicas.record_prefix(self._replica, committed, request.prefix_group)
 
-    def _worked(self) -> None:
+    def _record_success(self) -> None:
         if self._replica is not None:
-            self._replica.worked()
+            self._replica.record_success()
             if self._stream is not None and self._stream.load is not None:
                 self._replica.report(self._stream.load)
 
-    def _lose(self, error: Exception) -> None:
+    def _handle_failure(self, error: Exception) -> None:
         """Drops the stream and counts a failure of the replica.
 
         A passed client deadline is not the replica's failure, nor that it freed an idle session.
         """
         if self._replica is not None and not isinstance(error, (DeadlineExceeded, SessionGone)):
-            self._replica.failed()
+            self._replica.record_failure()
         self._drop()
 
     def _drop(self) -> None:
         if self._stream is not None:
             self._stream.cancel()
-        self._leave()
+        self._detach()
 
-    def _leave(self) -> None:
+    def _detach(self) -> None:
         if self._replica is not None:
             self._replica.sessions -= 1
         self._stream = self._replica = None

@@ -28,8 +28,10 @@ class Source(Protocol):
     def propose(self, committed: Sequence[int], budget: DraftBudget) -> DraftTree:
         """A draft that continues the committed tokens."""
 
-    def observe(self, committed: Sequence[int], new: int, draft: DraftTree, said: Verdict) -> None:
-        """Learns from the verdict `said`, which emitted the last `new` committed tokens."""
+    def observe(
+        self, committed: Sequence[int], new: int, draft: DraftTree, verdict: Verdict
+    ) -> None:
+        """Learns from the verdict `verdict`, which emitted the last `new` committed tokens."""
 
 
 class PhraseSource:
@@ -47,7 +49,9 @@ class PhraseSource:
         """A tree of at most `max_leaves` branches."""
         return self._phrases.propose(committed, budget, max_leaves=self._most_leaves)
 
-    def observe(self, committed: Sequence[int], new: int, draft: DraftTree, said: Verdict) -> None:
+    def observe(
+        self, committed: Sequence[int], new: int, draft: DraftTree, verdict: Verdict
+    ) -> None:
         """Indexes the new tokens, and records which nodes of the last proposal were right."""
         start = len(committed) - new
         self._phrases.judge(committed[start:])
@@ -91,9 +95,9 @@ class LookaheadSource:
         run_at_once(self._reading)
         depth, nodes = budget.max_depth, budget.max_nodes
         builder = self._ngrams(committed[-1], depth, nodes)
-        left = nodes - self._window.reserved(depth, nodes)
-        if len(builder) > left:
-            builder = self._ngrams(committed[-1], depth, left)
+        ngram_nodes = nodes - self._window.reserved(depth, nodes)
+        if len(builder) > ngram_nodes:
+            builder = self._ngrams(committed[-1], depth, ngram_nodes)
         self._window.place(builder, ROOT, depth, nodes - len(builder))
         self._placed = builder.build()
         return self._placed
@@ -101,15 +105,17 @@ class LookaheadSource:
     def _ngrams(self, first: int, max_depth: int, max_nodes: int) -> TreeBuilder:
         """N-grams that follow `first`, at most as many as fit if they share no nodes."""
         parameters, builder = self._parameters, TreeBuilder()
-        most = min(parameters.candidates, max_nodes // (parameters.ngram - 1))
-        for continuation in self._pool.candidates(first, most):
+        max_ngrams = min(parameters.candidates, max_nodes // (parameters.ngram - 1))
+        for continuation in self._pool.candidates(first, max_ngrams):
             fitting = continuation[:max_depth]
             builder.add_chain(ROOT, fitting, NGRAM_ESTIMATE, TokenSource.LOOKAHEAD)
         return builder
 
-    def observe(self, committed: Sequence[int], new: int, draft: DraftTree, said: Verdict) -> None:
+    def observe(
+        self, committed: Sequence[int], new: int, draft: DraftTree, verdict: Verdict
+    ) -> None:
         """Advances the window by the target's predictions, and pools the n-grams that result."""
         run_at_once(self._reading)
-        if draft is self._placed and len(said.node_predictions) == len(draft) > 0:
-            self._pool.insert(self._window.advance(said.node_predictions))
+        if draft is self._placed and len(verdict.node_predictions) == len(draft) > 0:
+            self._pool.insert(self._window.advance(verdict.node_predictions))
         self._pool.extend(committed[len(committed) - new :])

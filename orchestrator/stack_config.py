@@ -89,28 +89,28 @@ class StackConfig(BaseModel):
 
     @field_validator("target", "draft")
     @classmethod
-    def _home(cls, folder: Path | None) -> Path | None:
+    def _expand_home(cls, folder: Path | None) -> Path | None:
         """Expands `~`, which a shell may have left."""
         return folder and folder.expanduser()
 
     @field_validator("verifier_flags", "drafter_flags", "orchestrator_flags", mode="before")
     @classmethod
-    def _words(cls, said: Any) -> Any:
+    def _split_flags(cls, value: Any) -> Any:
         """Splits a string as a shell does; a sequence is taken as it is."""
-        return tuple(shlex.split(said)) if isinstance(said, str) else said
+        return tuple(shlex.split(value)) if isinstance(value, str) else value
 
     @field_validator("draft", "http_port", mode="before")
     @classmethod
-    def _none(cls, said: Any) -> Any:
+    def _none_from_text(cls, value: Any) -> Any:
         """Reads "none" as None, because TOML has no null."""
-        if said in ("", "none"):
+        if value in ("", "none"):
             return None
-        if isinstance(said, bool):
+        if isinstance(value, bool):
             raise ValueError('must be a value, or "none"')
-        return said
+        return value
 
     @model_validator(mode="after")
-    def _no_row_without_its_first(self) -> Self:
+    def _check_smaller_models(self) -> Self:
         if self.smaller_models and self.draft is None:
             raise ValueError(
                 f'smaller_models: {self.smaller_models} without a draft model (draft is "none"); '

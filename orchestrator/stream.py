@@ -20,10 +20,10 @@ from draftloop.errors import (
 from draftloop.load import ServiceLoad
 from draftloop.rpc.interceptors import DETAILS_KEY
 from draftloop.rpc.status import error_info, overloaded
-from orchestrator.watchdog import Watchdog, nothing_heard
+from orchestrator.watchdog import Watchdog, no_heartbeat
 
 
-def begun(call: Callable[[], Any]) -> Any:
+def start_call(call: Callable[[], Any]) -> Any:
     """Starts a gRPC call. Raises Unavailable if its channel has been closed meanwhile."""
     try:
         return call()
@@ -47,9 +47,9 @@ class Stream:
     DeadlineExceeded: the call's own deadline has passed.
     """
 
-    def __init__(self, call: Any, farewell: Any, timeout_s: float) -> None:
+    def __init__(self, call: Any, close_message: Any, timeout_s: float) -> None:
         self._call = call
-        self._farewell = farewell
+        self._close_message = close_message
         self._timeout_s = timeout_s  # of an answer, unless `ask` is given another one
         self.load: ServiceLoad | None = None  # as of the last answer
 
@@ -57,16 +57,16 @@ class Stream:
         self,
         message: Any,
         timeout_s: float | None = None,
-        unheard_s: Callable[[], float] = nothing_heard,
+        silence_s: Callable[[], float] = no_heartbeat,
     ) -> Any:
         """Sends a message and waits for its answer, up to `timeout_s` or the stream's timeout.
 
-        Waits longer as long as the service gives other signs of life: `unheard_s()` returns the
+        Waits longer as long as the service gives other signs of life: `silence_s()` returns the
         seconds since the last one.
         """
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
-        with self._our_errors():
-            async with Watchdog(timeout_s, unheard_s):
+        with self._translated_errors():
+            async with Watchdog(timeout_s, silence_s):
                 await self._call.write(message)
                 answer = await self._call.read()
         if answer is grpc.aio.EOF:
@@ -78,7 +78,7 @@ class Stream:
     async def close(self) -> None:
         """Tells the service that this side has finished. Never fails or waits for an answer."""
         try:
-            await self._call.write(self._farewell)
+            await self._call.write(self._close_message)
             await self._call.done_writing()
         except Exception:  # gRPC's, some of them private: the call ended at this very moment
             self._call.cancel()
@@ -88,7 +88,7 @@ class Stream:
         self._call.cancel()
 
     @contextlib.contextmanager
-    def _our_errors(self) -> Iterator[None]:
+    def _translated_errors(self) -> Iterator[None]:
         try:
             yield
         except TimeoutError:
@@ -99,20 +99,24 @@ class Stream:
             self._call.cancel()
             raise
         except asyncio.InvalidStateError:
-            raise self._gone(Unavailable("the stream has ended")) from None
+            raise self._unless_deadline_passed(Unavailable("the stream has ended")) from None
         except grpc.aio.AioRpcError as error:
-            meaning = _meaning(error)
-            raise (self._gone(meaning) if isinstance(meaning, Unavailable) else meaning) from None
+            translated = _translate_error(error)
+            raise (
+                self._unless_deadline_passed(translated)
+                if isinstance(translated, Unavailable)
+                else translated
+            ) from None
 
-    def _gone(self, error: Unavailable) -> DraftloopError:
+    def _unless_deadline_passed(self, error: Unavailable) -> DraftloopError:
         """DeadlineExceeded if the call's deadline has passed, otherwise `error`.
 
         Only the call's remaining time tells: if the deadline cuts a message in two, gRPC reports an
         internal error, and a proxy in between may report a deadline of its own.
         """
-        left = self._call.time_remaining()
-        late = left is not None and left < CLOCKS_APART_S
-        return DeadlineExceeded() if late else error
+        remaining_s = self._call.time_remaining()
+        deadline_passed = remaining_s is not None and remaining_s < CLOCKS_APART_S
+        return DeadlineExceeded() if deadline_passed else error
 
 
 class SessionGone(Unavailable):
@@ -124,12 +128,12 @@ class Disconnected(Unavailable):
 
 
 # UNAVAILABLE: the service is gone. CANCELLED: the call came while the service was stopping.
-BY_CORE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+CORE_STATUSES = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 # INTERNAL of its own making: who is between has reset the stream, which no service of ours does.
-CUT_OFF = ("RST_STREAM", "Internal error from Core")
+RESET_SIGNS = ("RST_STREAM", "Internal error from Core")
 
 
-def _meaning(error: grpc.aio.AioRpcError) -> DraftloopError:
+def _translate_error(error: grpc.aio.AioRpcError) -> DraftloopError:
     """Translates a gRPC error into one of ours."""
     text = error.details() or error.code().name
     if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
@@ -140,11 +144,11 @@ def _meaning(error: grpc.aio.AioRpcError) -> DraftloopError:
     if error.code() is grpc.StatusCode.NOT_FOUND:
         return SessionGone(text)
     if error.code() is grpc.StatusCode.INTERNAL:
-        cut_off = any(sign in text for sign in CUT_OFF)
+        cut_off = any(sign in text for sign in RESET_SIGNS)
         return Disconnected(text) if cut_off else ServiceFailed(text)
     info = error_info(error)
     if info is not None and info.reason == "MISMATCH":
         return Mismatch(text)
-    said_there = any(key == DETAILS_KEY for key, _ in error.trailing_metadata() or ())
-    by_core = error.code() in BY_CORE and not said_there
+    has_details = any(key == DETAILS_KEY for key, _ in error.trailing_metadata() or ())
+    by_core = error.code() in CORE_STATUSES and not has_details
     return Disconnected(text) if by_core else Unavailable(text)

@@ -40,7 +40,7 @@ class TextPrinter:
         """Prints one piece."""
         self.seen.update(piece.sources)
         if not self._console.is_terminal:
-            show_as_it_is(self._console, piece.text)
+            write_unchanged(self._console, piece.text)
             return
         for part, source in split_by_source(piece):
             self._console.print(Text(part, style=STYLES[source]), end="", soft_wrap=True)
@@ -51,7 +51,7 @@ class TextPrinter:
         console.print(f"[dim]tokens from:[/] {', '.join(parts)}")
 
 
-def show_as_it_is(console: Console, text: str) -> None:
+def write_unchanged(console: Console, text: str) -> None:
     """Writes text unchanged, with tabs and carriage returns: it may go into a file or a pipe."""
     console.file.write(text)
     console.file.flush()

@@ -36,7 +36,8 @@ class Tokenizer:
         added = self._tokenizer.get_added_tokens_decoder()
         self._added = {token_id: token.content for token_id, token in added.items()}
         self._special = frozenset(token_id for token_id, token in added.items() if token.special)
-        self.bytewise = "ByteLevel(" in repr(self._tokenizer.decoder)  # as GPT-2's, not Llama 2's
+        # As GPT-2's, not Llama 2's.
+        self.is_byte_level = "ByteLevel(" in repr(self._tokenizer.decoder)
 
     @property
     def special_tokens(self) -> frozenset[int]:
@@ -52,7 +53,7 @@ class Tokenizer:
         """Token ids of a text, by default with the special tokens that the tokenizer adds."""
         return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
 
-    async def encoded(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+    async def encode_async(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Like `encode`, but long texts do not block the event loop."""
         if len(text) <= LONG_TEXT:
             return self.encode(text, add_special_tokens=add_special_tokens)
@@ -65,7 +66,7 @@ class Tokenizer:
         """Text of a whole sequence, without special tokens."""
         return str(self._tokenizer.decode(token_ids, skip_special_tokens=True))
 
-    async def decoded(self, token_ids: list[int]) -> str:
+    async def decode_async(self, token_ids: list[int]) -> str:
         """Like `decode`, but long sequences do not block the event loop."""
         if len(token_ids) <= MANY_TOKENS:
             return self.decode(token_ids)
@@ -89,18 +90,18 @@ class Tokenizer:
         if token_id in self._added:
             return self._added[token_id].encode()
         text = self.token_text(token_id)
-        if self.bytewise and byte_of_letter().keys() >= set(text):
-            return bytes(byte_of_letter()[letter] for letter in text)
+        if self.is_byte_level and byte_of_letter().keys() >= set(text):
+            return bytes(byte_of_letter()[character] for character in text)
         if (byte := self.fallback_byte(token_id)) is not None:
             return bytes([byte])
         return text.replace(WORD_START, " ").encode()
 
     def fallback_byte(self, token_id: int) -> int | None:
         """The byte that a byte fallback token (sentencepiece) stands for; None for other tokens."""
-        byte = None if self.bytewise else BYTE_TOKEN.fullmatch(self.token_text(token_id))
+        byte = None if self.is_byte_level else BYTE_TOKEN.fullmatch(self.token_text(token_id))
         return int(byte[1], 16) if byte else None
 
-    def shows(self, token_id: int) -> bool:
+    def changes_text(self, token_id: int) -> bool:
         """Whether the token changes the text."""
         return token_id not in self._special and bool(self.token_text(token_id))
 
@@ -127,4 +128,4 @@ def byte_of_letter() -> dict[str, int]:
     visible = {*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)}
     hidden = [byte for byte in range(256) if byte not in visible]
     letters = {chr(byte): byte for byte in visible}
-    return letters | {chr(256 + place): byte for place, byte in enumerate(hidden)}
+    return letters | {chr(256 + index): byte for index, byte in enumerate(hidden)}

@@ -12,7 +12,7 @@ from draftloop.tree import ServiceTimings
 # in between hardly matters.
 LATEST = 16
 # Decay of the prompts' share of time, and the maximum share that is assumed.
-PROMPTS_MEMORY, MOST_PROMPTS = 0.98, 0.95
+PROMPTS_MEMORY, MAX_PROMPT_SHARE = 0.98, 0.95
 
 
 class VerifierLoad:
@@ -20,7 +20,7 @@ class VerifierLoad:
 
     One more row in a forward delays all sessions that are in the forward or wait for the next one,
     so its time is worth what all of them bring in (decision 14). `sessions` is their number: 1 for
-    a session alone. `others_rows` is the number of rows of other sessions in the same forward.
+    a session alone. `other_rows` is the number of rows of other sessions in the same forward.
     Sessions whose prompts are being prefilled are not counted: they bring in nothing yet, and their
     rows belong to no round.
     """
@@ -28,7 +28,7 @@ class VerifierLoad:
     def __init__(self) -> None:
         self._shared: deque[tuple[int, int]] = deque(maxlen=LATEST)
         self.sessions = 1.0
-        self.others_rows = 0
+        self.other_rows = 0
         self._prompts = Pace(PROMPTS_MEMORY)  # time of prompts per time of verifications
 
     def observe(self, rows: int, timings: ServiceTimings) -> None:
@@ -42,13 +42,13 @@ class VerifierLoad:
         self._shared.append((others, sessions))
         if sessions == self.sessions == 1:
             return  # nothing changes: this one is like the median
-        self.others_rows = round(statistics.median(others for others, _ in self._shared))
+        self.other_rows = round(statistics.median(others for others, _ in self._shared))
         self.sessions = statistics.median(sessions for _, sessions in self._shared)
 
     @property
-    def prompts_share(self) -> float:
+    def prompt_share(self) -> float:
         """Share of verification time spent on other sessions' prompts, whatever is drafted."""
-        return min(self._prompts.rate, MOST_PROMPTS)
+        return min(self._prompts.rate, MAX_PROMPT_SHARE)
 
     @property
     def is_shared(self) -> bool:

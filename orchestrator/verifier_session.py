@@ -27,16 +27,16 @@ from orchestrator.stream import Disconnected, ServiceFailed
 from orchestrator.terms import SessionTerms
 
 # Pauses between attempts; each is twice as long as the one before.
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 0.5
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.05, 0.5
 # Failures of one reachable replica at the same text, after which it is no longer asked: it would
 # fail again. More than one is allowed, since a failing forward fails for all sessions that share
 # it, whichever of them was the cause.
-MOST_FAILURES = 4
+MAX_FAILURES = 4
 
 log = logs.get(__name__)
 
 NOT_REACHED = "verifier: none can be reached"
-OURS = ("draft.", "committed_length")  # fields that we set, not the client
+OWN_FIELDS = ("draft.", "committed_length")  # fields that we set, not the client
 
 
 class VerifierSession(Session[VerifierStream]):
@@ -51,7 +51,7 @@ class VerifierSession(Session[VerifierStream]):
         self._failures: Counter[Replica] = Counter()  # at the current text
         # Whether a replica has accepted the request: an InvalidInput from then on is not the
         # client's fault.
-        self._begun = False
+        self._was_accepted = False
         self.reopened = 0
 
     @property
@@ -77,35 +77,35 @@ class VerifierSession(Session[VerifierStream]):
         problem: DraftloopError = Unavailable(NOT_REACHED)
         tried: list[Replica] = []
         # Chosen anew after every failure, which may have taken a while: replicas come and go.
-        while (replica := self._next(committed, tried)) is not None:
+        while (replica := self._next_replica(committed, tried)) is not None:
             tried.append(replica)
             try:
                 stream = VerifierStream(replica, self._terms)
-                self._enter(replica, stream)
+                self._attach(replica, stream)
                 answer = await stream.open(committed)
             except DeadlineExceeded:
                 raise
             except DraftloopError as error:
-                if isinstance(error, InvalidInput) and not self._begun:
+                if isinstance(error, InvalidInput) and not self._was_accepted:
                     raise  # every other replica would answer the same
-                problem = _kept(problem, _for_clients(error, replica))
-                self._lose(error)
+                problem = _error_to_report(problem, _without_address(error, replica))
+                self._handle_failure(error)
                 continue
-            self._begun = True
-            self._worked()
-            self._served(committed)
+            self._was_accepted = True
+            self._record_success()
+            self._record_prefix(committed)
             return answer
         raise problem
 
-    def _next(self, committed: Sequence[int], tried: Sequence[Replica]) -> Replica | None:
+    def _next_replica(self, committed: Sequence[int], tried: Sequence[Replica]) -> Replica | None:
         """The best replica not tried yet that has room for the text and has not failed too often.
 
         None if there is none.
         """
         for replica in self._by_preference(committed):
-            room = replica.model is None or len(committed) < replica.model.context_length
-            willing = self._failures[replica] < MOST_FAILURES
-            if room and willing and replica not in tried:
+            has_room = replica.model is None or len(committed) < replica.model.context_length
+            may_succeed = self._failures[replica] < MAX_FAILURES
+            if has_room and may_succeed and replica not in tried:
                 return replica
         return None
 
@@ -120,58 +120,58 @@ class VerifierSession(Session[VerifierStream]):
         except DraftloopError as error:
             log.warning("verifier session lost", reason=str(error), committed=len(committed))
             if not isinstance(error, InvalidInput):
-                self._lose(error)
-            elif error.field.startswith(OURS):
+                self._handle_failure(error)
+            elif error.field.startswith(OWN_FIELDS):
                 self._drop()  # bad draft or full context: neither client nor replica is to blame
             else:
                 raise
             return await self._reopen(committed)
-        self._worked()
+        self._record_success()
         return answer
 
     async def _reopen(self, committed: Sequence[int]) -> Verification:
-        give_up, pause = time.monotonic() + self._reopen_for_s, FIRST_PAUSE_S
+        give_up_at, pause = time.monotonic() + self._reopen_for_s, FIRST_PAUSE_S
         while True:
             try:
                 answer = await self.open(committed)
             except DeadlineExceeded:
                 raise
             except DraftloopError as error:
-                if time.monotonic() > give_up or self._none_is_left():
-                    raise _lost(error) from None
-                left = self._terms.deadline.remaining()
+                if time.monotonic() > give_up_at or self._all_failed():
+                    raise _final_error(error) from None
+                remaining_s = self._terms.deadline.remaining()
                 # random, so that sessions that shared a failed forward do not all meet again,
                 # including the one that made it fail
-                chosen = pause * random.uniform(0.5, 1.5)
-                await asyncio.sleep(chosen if left is None else min(chosen, left))
-                pause = min(2 * pause, LONGEST_PAUSE_S)
+                pause_s = pause * random.uniform(0.5, 1.5)
+                await asyncio.sleep(pause_s if remaining_s is None else min(pause_s, remaining_s))
+                pause = min(2 * pause, MAX_PAUSE_S)
                 continue
             self.reopened += 1
             REOPENED.inc()
             return answer
 
-    def _none_is_left(self) -> bool:
+    def _all_failed(self) -> bool:
         """Whether all known replicas have failed too often at the current text."""
         counts = [self._failures[replica] for replica in self._replicas]
-        return bool(counts) and min(counts) >= MOST_FAILURES
+        return bool(counts) and min(counts) >= MAX_FAILURES
 
-    def _lose(self, error: Exception) -> None:
+    def _handle_failure(self, error: Exception) -> None:
         if self._replica is not None and isinstance(error, ServiceFailed):
             self._failures[self._replica] += 1
-        super()._lose(error)
+        super()._handle_failure(error)
 
-    def _worked(self) -> None:
+    def _record_success(self) -> None:
         self._failures.clear()
-        super()._worked()
+        super()._record_success()
 
 
-def _kept(problem: DraftloopError, later: DraftloopError) -> DraftloopError:
+def _error_to_report(first: DraftloopError, second: DraftloopError) -> DraftloopError:
     """The one of two replicas' errors to report: Overloaded first, as it says when to retry."""
-    full = [error for error in (problem, later) if isinstance(error, Overloaded)]
-    return min(full, key=lambda error: error.retry_after_s, default=later)
+    overloaded = [error for error in (first, second) if isinstance(error, Overloaded)]
+    return min(overloaded, key=lambda error: error.retry_after_s, default=second)
 
 
-def _for_clients(error: DraftloopError, replica: Replica) -> DraftloopError:
+def _without_address(error: DraftloopError, replica: Replica) -> DraftloopError:
     """The error as clients may see it: addresses of our services go only into the log."""
     if not isinstance(error, Disconnected):
         return error
@@ -179,6 +179,6 @@ def _for_clients(error: DraftloopError, replica: Replica) -> DraftloopError:
     return Unavailable(NOT_REACHED)
 
 
-def _lost(error: DraftloopError) -> DraftloopError:
+def _final_error(error: DraftloopError) -> DraftloopError:
     """The error for the client. An InvalidInput at this stage is not the client's fault."""
     return Unavailable(f"verifier: {error}") if isinstance(error, InvalidInput) else error

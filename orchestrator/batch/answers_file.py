@@ -12,15 +12,15 @@ from typing import Any, Self, TextIO
 from draftloop.errors import InvalidInput
 from orchestrator.replaced_file import replacing
 
-FIRST_FAILURE = 300  # the lowest HTTP status of a failure: redirects are not followed
-BEGINNING = b'{"id": "batch_req_'
-OWN = 0o600  # answers are private to the user
+FIRST_FAILURE_STATUS = 300  # the lowest HTTP status of a failure: redirects are not followed
+LINE_PREFIX = b'{"id": "batch_req_'
+OWNER_ONLY = 0o600  # answers are private to the user
 
 
 def is_answered(answer: dict[str, Any]) -> bool:
     """Whether the request succeeded."""
     response = answer["response"]
-    return response is not None and response["status_code"] < FIRST_FAILURE
+    return response is not None and response["status_code"] < FIRST_FAILURE_STATUS
 
 
 class AnswersFile:
@@ -34,11 +34,11 @@ class AnswersFile:
         if file.is_file():
             file = file.resolve()  # replace the file itself, not a link to it such as /dev/stdout
         self.answered: set[str] = set()
-        self._file = _opened(file)
+        self._file = _open_locked(file)
         if not file.is_file():  # a pipe
             return
         try:
-            self._tidy(file)
+            self._drop_unkept_lines(file)
         except BaseException:
             self._file.close()
             raise
@@ -48,22 +48,24 @@ class AnswersFile:
         self._file.write(json.dumps(answer) + "\n")
         self._file.flush()
 
-    def _tidy(self, file: Path) -> None:
+    def _drop_unkept_lines(self, file: Path) -> None:
         """Drops a torn last line, and answers that are not kept.
 
         Rewrites the file only if there are such answers: the disk may not have room for it twice.
         """
-        whole = kept = 0
-        for line, is_kept in _lines(file, self.answered):
-            whole += len(line)
-            kept += len(line) if is_kept else 0
-        self._file.truncate(whole)
-        if kept == whole:
+        total_bytes = kept_bytes = 0
+        for line, is_kept in _read_lines(file, self.answered):
+            total_bytes += len(line)
+            kept_bytes += len(line) if is_kept else 0
+        self._file.truncate(total_bytes)
+        if kept_bytes == total_bytes:
             return
         with self._file:
             with replacing(file) as target:
-                target.writelines(line.decode() for line, is_kept in _lines(file, set()) if is_kept)
-            self._file = _opened(file)
+                target.writelines(
+                    line.decode() for line, is_kept in _read_lines(file, set()) if is_kept
+                )
+            self._file = _open_locked(file)
 
     def __enter__(self) -> Self:
         return self
@@ -72,13 +74,13 @@ class AnswersFile:
         self._file.close()
 
 
-def _opened(file: Path) -> TextIO:
+def _open_locked(file: Path) -> TextIO:
     """Opens the file to append, locked if the file system has locks.
 
     Raises InvalidInput if another run has the lock.
     """
     opened = open(  # noqa: SIM115
-        file, "a", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, OWN)
+        file, "a", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, OWNER_ONLY)
     )
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -91,7 +93,7 @@ def _opened(file: Path) -> TextIO:
     return opened
 
 
-def _lines(file: Path, answered: set[str]) -> Iterator[tuple[bytes, bool]]:
+def _read_lines(file: Path, answered: set[str]) -> Iterator[tuple[bytes, bool]]:
     """Yields whole lines, each with whether it is kept: a request's first successful answer is.
 
     Adds the `custom_id`s of kept lines to `answered`. Stops before a last line without a line end,
@@ -102,21 +104,21 @@ def _lines(file: Path, answered: set[str]) -> Iterator[tuple[bytes, bool]]:
         for number, line in enumerate(lines, start=1):
             try:
                 if not line.endswith(b"\n"):
-                    _require_ours(line)
+                    _require_batch_line(line)
                     return
                 answer = json.loads(line)
                 custom_id, succeeded = str(answer["custom_id"]), is_answered(answer)
             except (ValueError, TypeError, KeyError):
                 rule = "must be an answer of a batch; name another file for the answers"
-                said = line.decode(errors="replace")
-                raise InvalidInput(f"{file.name}, line {number}", rule, said) from None
+                text = line.decode(errors="replace")
+                raise InvalidInput(f"{file.name}, line {number}", rule, text) from None
             is_kept = succeeded and custom_id not in answered
             if is_kept:
                 answered.add(custom_id)
             yield line, is_kept
 
 
-def _require_ours(torn: bytes) -> None:
+def _require_batch_line(line: bytes) -> None:
     """Raises ValueError if the torn line does not begin like all our lines."""
-    if not (torn.startswith(BEGINNING) or BEGINNING.startswith(torn)):
+    if not (line.startswith(LINE_PREFIX) or LINE_PREFIX.startswith(line)):
         raise ValueError

@@ -13,20 +13,25 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wai
 from draftloop.errors import DraftloopError, Forbidden, InvalidInput, Unauthenticated, Unavailable
 from orchestrator.batch.requests_file import BatchRequest
 
-TOO_MANY = 429
-NOT_THERE = (502, 503)  # said by the deployment, or by a proxy in front of it
-REFUSALS: dict[int, type[DraftloopError]] = {401: Unauthenticated, 403: Forbidden}
+TOO_MANY_REQUESTS = 429
+UNAVAILABLE_STATUSES = (502, 503)  # said by the deployment, or by a proxy in front of it
+REFUSAL_ERRORS: dict[int, type[DraftloopError]] = {401: Unauthenticated, 403: Forbidden}
 PAUSE = wait_random_exponential(multiplier=1, max=30)
 
 
-class _Later(Exception):
-    """The request should be retried later. `hopeful`: the server is there and asked to wait."""
+class _RetryLater(Exception):
+    """The request should be retried later. `is_throttled`: the server itself asked to wait."""
 
     def __init__(
-        self, answer: dict[str, Any], reason: str, *, after_s: float = 0, hopeful: bool = False
+        self, answer: dict[str, Any], reason: str, *, after_s: float = 0, is_throttled: bool = False
     ) -> None:
         """`answer` is the line of the answers' file if no retry gives another one."""
-        self.answer, self.reason, self.after_s, self.hopeful = answer, reason, after_s, hopeful
+        self.answer, self.reason, self.after_s, self.is_throttled = (
+            answer,
+            reason,
+            after_s,
+            is_throttled,
+        )
         super().__init__(reason)
 
 
@@ -50,9 +55,11 @@ class Asker:
         try:
             response = await self._client.get("/v1/models")
         except httpx.TransportError as error:
-            raise Unavailable(f"no answer from {self._client.base_url}: {_said(error)}") from None
-        if (refused := REFUSALS.get(response.status_code)) is not None:
-            raise refused(complaint(_body(response)))
+            raise Unavailable(
+                f"no answer from {self._client.base_url}: {_error_text(error)}"
+            ) from None
+        if (refusal := REFUSAL_ERRORS.get(response.status_code)) is not None:
+            raise refusal(error_message(_body(response)))
         if response.has_redirect_location:
             rule = (
                 f"must be the address that answers; it sends on to {response.headers['location']}"
@@ -63,36 +70,39 @@ class Asker:
         """The request's line of the answers' file. Raises Unavailable if the server is gone."""
         while True:
             try:
-                return await self._asked_again(request)
-            except _Later as later:
+                return await self._ask_with_retries(request)
+            except _RetryLater as later:
                 if await self._is_ready():  # only this request is not answered
                     return later.answer
-                if self._silent_s() >= self._patience_s:
+                if self._silence_s() >= self._patience_s:
                     raise Unavailable(
                         f"no answer from {self._client.base_url} for {self._patience_s:g} s: "
                         f"{later.reason}; the same command goes on from here"
                     ) from None
 
-    async def _asked_again(self, request: BatchRequest) -> dict[str, Any]:
-        """Asks until there is an answer. Raises _Later if there is none within `patience_s`."""
-        since: float | None = None
+    async def _ask_with_retries(self, request: BatchRequest) -> dict[str, Any]:
+        """Asks until there is an answer. Raises _RetryLater if none comes within `patience_s`."""
+        silent_since: float | None = None
 
         def given_up(state: RetryCallState) -> bool:
-            nonlocal since
-            if _later(state).hopeful:
-                since = self._silent_since = None
+            nonlocal silent_since
+            if _last_error(state).is_throttled:
+                silent_since = self._silent_since = None
                 return False
             now = time.monotonic()
-            since = since or now
+            silent_since = silent_since or now
             self._silent_since = self._silent_since or now
-            return now - since >= self._patience_s
+            return now - silent_since >= self._patience_s
 
-        attempts = AsyncRetrying(
-            retry=retry_if_exception_type(_Later), wait=_pause, stop=given_up, reraise=True
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type(_RetryLater),
+            wait=_seconds_to_wait,
+            stop=given_up,
+            reraise=True,
         )
-        return await attempts(self._ask, request)
+        return await retrying(self._ask, request)
 
-    def _silent_s(self) -> float:
+    def _silence_s(self) -> float:
         """Seconds for which no request has been answered."""
         return time.monotonic() - self._silent_since if self._silent_since is not None else 0.0
 
@@ -114,36 +124,47 @@ class Asker:
             )
         except httpx.ReadTimeout as error:  # no retry: it would take as long again
             self._silent_since = None  # the server took it
-            return answer | {"error": {"code": "timeout", "message": _said(error)}}
+            return answer | {"error": {"code": "timeout", "message": _error_text(error)}}
         except (httpx.TransportError, httpx.DecodingError) as error:
-            said = _said(error)
-            raise _Later(answer | {"error": {"code": "no_answer", "message": said}}, said) from None
+            message = _error_text(error)
+            raise _RetryLater(
+                answer | {"error": {"code": "no_answer", "message": message}}, message
+            ) from None
         body = _body(response)
-        name = response.headers.get("x-request-id", "")
-        told = {"status_code": response.status_code, "request_id": name, "body": body}
-        answer |= {"response": told}
-        if response.status_code in (TOO_MANY, *NOT_THERE):
-            hopeful = response.status_code == TOO_MANY
-            raise _Later(answer, complaint(body), after_s=_retry_after(response), hopeful=hopeful)
+        request_id = response.headers.get("x-request-id", "")
+        response_fields = {
+            "status_code": response.status_code,
+            "request_id": request_id,
+            "body": body,
+        }
+        answer |= {"response": response_fields}
+        if response.status_code in (TOO_MANY_REQUESTS, *UNAVAILABLE_STATUSES):
+            is_throttled = response.status_code == TOO_MANY_REQUESTS
+            raise _RetryLater(
+                answer,
+                error_message(body),
+                after_s=_retry_after(response),
+                is_throttled=is_throttled,
+            )
         self._silent_since = None
         return answer
 
 
-def _later(state: RetryCallState) -> _Later:
+def _last_error(state: RetryCallState) -> _RetryLater:
     """The error of the last attempt."""
     error = state.outcome.exception() if state.outcome else None
-    assert isinstance(error, _Later)  # nothing else is retried
+    assert isinstance(error, _RetryLater)  # nothing else is retried
     return error
 
 
-def _pause(state: RetryCallState) -> float:
-    return max(PAUSE(state), _later(state).after_s)
+def _seconds_to_wait(state: RetryCallState) -> float:
+    return max(PAUSE(state), _last_error(state).after_s)
 
 
 def _retry_after(response: httpx.Response) -> float:
     """Seconds to wait, as the server says; 0 if it says nothing, or a date."""
-    said = response.headers.get("retry-after", "")
-    return float(said) if said.isdecimal() else 0
+    header = response.headers.get("retry-after", "")
+    return float(header) if header.isdecimal() else 0
 
 
 def _body(response: httpx.Response) -> Any:
@@ -154,11 +175,11 @@ def _body(response: httpx.Response) -> Any:
         return response.text
 
 
-def complaint(body: Any) -> str:
+def error_message(body: Any) -> str:
     """The error message in an answer's body; all of the body if it has none in the usual place."""
     error = body.get("error") if isinstance(body, dict) else None
     return str(error["message"]) if isinstance(error, dict) and "message" in error else str(body)
 
 
-def _said(error: httpx.RequestError) -> str:
+def _error_text(error: httpx.RequestError) -> str:
     return str(error) or type(error).__name__

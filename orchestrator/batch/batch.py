@@ -9,10 +9,10 @@ from typing import Any
 
 from draftloop.errors import DraftloopError
 from orchestrator.batch.answers_file import AnswersFile, is_answered
-from orchestrator.batch.asker import Asker, complaint
+from orchestrator.batch.asker import Asker, error_message
 from orchestrator.batch.requests_file import BatchRequest
 
-USED = ("completion_tokens", "output_tokens")  # in OpenAI's and in Anthropic's usage
+OUTPUT_TOKEN_FIELDS = ("completion_tokens", "output_tokens")  # in OpenAI's and in Anthropic's usage
 
 
 @dataclass(slots=True)
@@ -29,17 +29,17 @@ class Tally:
         response, error = answer["response"], answer["error"]
         if is_answered(answer):
             self.answered += 1
-            self.tokens += _tokens(response["body"])
+            self.tokens += _output_tokens(response["body"])
             return
         self.failed += 1
-        why = error["message"] if error else complaint(response["body"])
-        why = why or f"status {response['status_code']}"
-        self.first_failure = self.first_failure or f"{answer['custom_id']}: {why}"
+        reason = error["message"] if error else error_message(response["body"])
+        reason = reason or f"status {response['status_code']}"
+        self.first_failure = self.first_failure or f"{answer['custom_id']}: {reason}"
 
 
-def _tokens(body: Any) -> int:
+def _output_tokens(body: Any) -> int:
     usage = body.get("usage") if isinstance(body, dict) else None
-    return next((usage[name] for name in USED if name in usage), 0) if usage else 0
+    return next((usage[name] for name in OUTPUT_TOKEN_FIELDS if name in usage), 0) if usage else 0
 
 
 async def run(
@@ -48,25 +48,26 @@ async def run(
     asker: Asker,
     *,
     concurrency: int,
-    told: Callable[[int], None],
+    report_progress: Callable[[int], None],
 ) -> Tally:
-    """Asks `concurrency` requests at a time and writes answers as they come; calls `told(1)` each.
+    """Asks `concurrency` requests at a time and writes answers as they come.
 
-    Raises Unavailable if there is no server, OSError if answers cannot be written.
+    Calls `report_progress(1)` for each answer. Raises Unavailable if there is no server, OSError
+    if answers cannot be written.
     """
     tally, failed = Tally(), None
 
-    async def work() -> None:
+    async def answer_requests() -> None:
         for request in requests:  # all workers take from the same iterator
             answer = await asker.answer(request)
             answers.add(answer)
             tally.count(answer)
-            told(1)
+            report_progress(1)
 
     try:
         async with asyncio.TaskGroup() as group:
             for _ in range(concurrency):
-                group.create_task(work())
+                group.create_task(answer_requests())
     except* (DraftloopError, OSError) as errors:
         failed = errors.exceptions[0]  # raised here, it would be a group in Python 3.11.2
     if failed is not None:

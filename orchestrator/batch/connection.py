@@ -37,17 +37,17 @@ def connect(
         request.extensions["sni_hostname"] = tls_server_name
 
     return httpx.AsyncClient(
-        base_url=_base(server),
+        base_url=_base_url(server),
         headers={"authorization": bearer(api_key)} if api_key is not None else {},
         timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S, pool=None),
         limits=httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency),
-        verify=_trust(tls_ca, tls_certificate, tls_key),
+        verify=_ssl_context(tls_ca, tls_certificate, tls_key),
         event_hooks={"request": [name_server] if tls_server_name else []},
         trust_env=False,  # proxies of the environment are not used anywhere here
     )
 
 
-def _base(server: str) -> str:
+def _base_url(server: str) -> str:
     """The address without the /v1 that OpenAI's clients want: requests' paths have it."""
     try:
         url = httpx.URL(server)
@@ -59,7 +59,7 @@ def _base(server: str) -> str:
     return str(url).rstrip("/").removesuffix("/v1")
 
 
-def _trust(ca: Path | None, certificate: Path | None, key: Path | None) -> ssl.SSLContext:
+def _ssl_context(ca: Path | None, certificate: Path | None, key: Path | None) -> ssl.SSLContext:
     require_client_files("tls", ca=ca, certificate=certificate, key=key)
     context = ssl.create_default_context(cafile=ca)
     if certificate is not None:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from draftloop.config import broken_rules
 from draftloop.errors import InvalidInput
 
-MOST_OF_A_URL = 2048
+MAX_URL_LENGTH = 2048
 
 
 class BatchRequest(BaseModel):
@@ -26,15 +26,15 @@ class BatchRequest(BaseModel):
 
     @field_validator("url")
     @classmethod
-    def _is_of_the_api(cls, url: str) -> str:
-        fits = url.isascii() and url.isprintable() and len(url) <= MOST_OF_A_URL
-        if not (fits and url.startswith("/v1/")):
+    def _check_url(cls, url: str) -> str:
+        is_printable = url.isascii() and url.isprintable() and len(url) <= MAX_URL_LENGTH
+        if not (is_printable and url.startswith("/v1/")):
             raise ValueError("must be a path that begins with /v1/, such as /v1/chat/completions")
         return url
 
     @field_validator("body")
     @classmethod
-    def _is_answered_at_once(cls, body: dict[str, Any]) -> dict[str, Any]:
+    def _refuse_streaming(cls, body: dict[str, Any]) -> dict[str, Any]:
         if body.get("stream"):
             raise ValueError("must not ask for a stream: an answer is one line")
         return body
@@ -45,15 +45,15 @@ def read_requests(file: Path) -> Iterator[BatchRequest]:
     with file.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
-                yield _read(line, f"{file.name}, line {number}")
+                yield _parse_line(line, f"{file.name}, line {number}")
 
 
-def _read(line: bytes, place: str) -> BatchRequest:
+def _parse_line(line: bytes, location: str) -> BatchRequest:
     try:
         return BatchRequest.model_validate_json(line)
     except ValidationError as error:
         name, rule, value = next(broken_rules(error))
-        raise InvalidInput(f"{place}: {name}" if name else place, rule, value) from None
+        raise InvalidInput(f"{location}: {name}" if name else location, rule, value) from None
 
 
 def check_requests(file: Path) -> set[str]:
@@ -61,21 +61,21 @@ def check_requests(file: Path) -> set[str]:
 
     Raises InvalidInput if a request is invalid, if an id repeats, or if there are no requests.
     """
-    found: set[str] = set()
+    custom_ids: set[str] = set()
     for request in read_requests(file):
-        if request.custom_id in found:
+        if request.custom_id in custom_ids:
             rule = "must be another one for every request"
             raise InvalidInput(f"{file.name}: custom_id", rule, request.custom_id)
-        found.add(request.custom_id)
-    if not found:
+        custom_ids.add(request.custom_id)
+    if not custom_ids:
         raise InvalidInput("requests", "must hold at least one request", str(file))
-    return found
+    return custom_ids
 
 
-def read_named(file: Path, custom_ids: set[str]) -> Iterator[BatchRequest]:
+def read_requests_by_id(file: Path, custom_ids: set[str]) -> Iterator[BatchRequest]:
     """The requests with these ids, each once, even if the file has grown since it was checked."""
-    left = set(custom_ids)
+    remaining = set(custom_ids)
     for request in read_requests(file):
-        if request.custom_id in left:
-            left.remove(request.custom_id)
+        if request.custom_id in remaining:
+            remaining.remove(request.custom_id)
             yield request

@@ -19,7 +19,7 @@ from draftloop import __version__, logs
 from draftloop.deadline import Deadline
 from draftloop.errors import DraftloopError, Unavailable
 from draftloop.metrics import REGISTRY
-from orchestrator.front import reading
+from orchestrator.front import preparing
 from orchestrator.gateway.answers import MESSAGES, JsonAnswer, refusal
 from orchestrator.gateway.anthropic.body import MessagesBody
 from orchestrator.gateway.envelope import (
@@ -28,14 +28,14 @@ from orchestrator.gateway.envelope import (
     REQUEST_ID_HEADER,
     BodyRefused,
     Envelope,
-    closing,
     deadline_of,
+    with_connection_close,
 )
 from orchestrator.gateway.errors import ClientGone, Problem, body_problem, problem
 from orchestrator.gateway.gateway import Gateway
 from orchestrator.gateway.generating import Sampling
 from orchestrator.gateway.head import HeadAsGet
-from orchestrator.gateway.openapi import ANSWERS, ANTHROPICS_REFUSALS, REFUSALS
+from orchestrator.gateway.openapi import ANSWERS, ANTHROPIC_REFUSALS, REFUSALS
 from orchestrator.gateway.page import add_playground
 from orchestrator.gateway.responses.body import ResponseBody
 from orchestrator.gateway.schemas import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
@@ -56,16 +56,17 @@ def build_app(gateway: Gateway, max_body_bytes: int) -> FastAPI:
     _add_tokens(app, gateway)
     _add_operations(app, gateway)
     add_playground(app, gateway)
-    app.add_exception_handler(RequestValidationError, _bad_body)
-    app.add_exception_handler(DraftloopError, _refused)
-    app.add_exception_handler(ClientGone, _gone)
-    app.add_exception_handler(HTTPException, _no_such_thing)
+    app.add_exception_handler(RequestValidationError, _invalid_body)
+    app.add_exception_handler(DraftloopError, _known_error)
+    app.add_exception_handler(ClientGone, _client_gone)
+    app.add_exception_handler(HTTPException, _framework_error)
     # Inside the envelope and CORS. The framework would put it around them, so that a page of
     # another origin could not read the answer.
-    app.add_middleware(ServerErrorMiddleware, handler=_unforeseen)
+    app.add_middleware(ServerErrorMiddleware, handler=_internal_error)
     app.add_middleware(
-        Envelope, max_body_bytes=max_body_bytes, require_host=gateway.hosts.require_own,
-        require_caller=gateway.require_caller, deadline=gateway.deadline, reading=gateway.reading,
+        Envelope, max_body_bytes=max_body_bytes, require_host=gateway.hosts.require_own_host,
+        require_caller=gateway.require_caller, deadline=gateway.deadline,
+        shutdown=gateway.body_shutdown,
     )  # fmt: skip
     app.add_middleware(HeadAsGet)
     if origins := gateway.front.deployment.settings.allowed_origins:
@@ -79,9 +80,9 @@ def build_app(gateway: Gateway, max_body_bytes: int) -> FastAPI:
 
 # A page from a public address asks, with a header of its own, whether it may call a private one.
 # Versions of starlette that know the header refuse unless this is set; the others ignore it.
-_KNOWN = inspect.signature(CORSMiddleware).parameters
+_CORS_PARAMETERS = inspect.signature(CORSMiddleware).parameters
 TO_PRIVATE_NETWORKS: dict[str, Any] = {
-    name: True for name in ("allow_private_network",) if name in _KNOWN
+    name: True for name in ("allow_private_network",) if name in _CORS_PARAMETERS
 }
 
 
@@ -89,50 +90,50 @@ def _add_generation(app: FastAPI, gateway: Gateway) -> None:
     @app.post("/v1/completions", response_class=JsonAnswer, responses=ANSWERS["completion"])
     async def completions(body: Annotated[CompletionBody, UNREAD], request: Request) -> Response:
         """Continue one or more prompts."""
-        return await _generated(CompletionBody, body, request, gateway.completion)
+        return await _generate(CompletionBody, body, request, gateway.completion)
 
     @app.post("/v1/chat/completions", response_class=JsonAnswer, responses=ANSWERS["chat"])
     async def chat_completions(body: Annotated[ChatBody, UNREAD], request: Request) -> Response:
         """Continue a chat, rendered with the model's chat template."""
-        return await _generated(ChatBody, body, request, gateway.chat)
+        return await _generate(ChatBody, body, request, gateway.chat)
 
     @app.post("/v1/responses", response_class=JsonAnswer, responses=ANSWERS["response"])
     async def responses(body: Annotated[ResponseBody, UNREAD], request: Request) -> Response:
         """Answer a conversation: OpenAI's Responses API."""
-        return await _generated(ResponseBody, body, request, gateway.response)
+        return await _generate(ResponseBody, body, request, gateway.response)
 
     @app.post(MESSAGES, response_class=JsonAnswer, responses=ANSWERS["message"])
     async def messages(body: Annotated[MessagesBody, UNREAD], request: Request) -> Response:
         """Answer a conversation: Anthropic's Messages API."""
-        return await _generated(MessagesBody, body, request, gateway.message)
+        return await _generate(MessagesBody, body, request, gateway.message)
 
 
-Said = TypeVar("Said", bound=Sampling)
+AnyBody = TypeVar("AnyBody", bound=Sampling)
 
 
-class Answering(Protocol):
+class AnswerWriter(Protocol):
     """Writes an answer, as a whole or as a stream."""
 
     def whole(self) -> Coroutine[Any, Any, dict[str, Any]]: ...
 
     def events(self) -> AsyncGenerator[bytes, None]: ...
 
-    def last_words(self, error: Exception) -> bytes: ...
+    def error_event(self, error: Exception) -> bytes: ...
 
 
-async def _generated(
-    kind: type[Said],
-    body: Said,
+async def _generate(
+    kind: type[AnyBody],
+    body: AnyBody,
     request: Request,
-    begun: Callable[[Said, Mapping[str, str], Deadline], Awaitable[Answering]],
+    start: Callable[[AnyBody, Mapping[str, str], Deadline], Awaitable[AnswerWriter]],
 ) -> Response:
-    """Answers a body of that kind, as a whole or as a stream. `begun` starts the answer's work."""
-    said = await read(kind, body, request)
+    """Answers a body of that kind, as a whole or as a stream. `start` starts the answer's work."""
+    parsed = await read(kind, body, request)
     deadline = deadline_of(request)
-    async with reading(deadline):
-        answer = await begun(said, request.headers, deadline)
-    if said.stream:
-        return EventStream(answer.events(), answer.last_words)
+    async with preparing(deadline):
+        answer = await start(parsed, request.headers, deadline)
+    if parsed.stream:
+        return EventStream(answer.events(), answer.error_event)
     return JsonAnswer(await while_connected(request.receive, answer.whole()))
 
 
@@ -176,10 +177,10 @@ def _add_tokens(app: FastAPI, gateway: Gateway) -> None:
     @app.post("/tokenize", response_class=JsonAnswer)
     async def tokenize(body: Annotated[TokenizeBody, UNREAD], request: Request) -> Response:
         """Token ids of a text, or of the prompt that a chat is rendered to."""
-        said = await read(TokenizeBody, body, request)
-        async with reading(deadline_of(request)):
-            token_ids = await gateway.tokens(said, request.headers)
-            strings = await tokenizer.token_texts(token_ids) if said.return_token_strs else None
+        parsed = await read(TokenizeBody, body, request)
+        async with preparing(deadline_of(request)):
+            token_ids = await gateway.tokens(parsed, request.headers)
+            strings = await tokenizer.token_texts(token_ids) if parsed.return_token_strs else None
         return JsonAnswer(
             {
                 "count": len(token_ids),
@@ -189,28 +190,28 @@ def _add_tokens(app: FastAPI, gateway: Gateway) -> None:
             }
         )
 
-    @app.post(f"{MESSAGES}/count_tokens", response_class=JsonAnswer, responses=ANTHROPICS_REFUSALS)
+    @app.post(f"{MESSAGES}/count_tokens", response_class=JsonAnswer, responses=ANTHROPIC_REFUSALS)
     async def count_tokens(body: Annotated[MessagesBody, UNREAD], request: Request) -> Response:
         """Number of tokens of the prompt that the messages are rendered to."""
-        said = await read(MessagesBody, body, request)
-        async with reading(deadline_of(request)):
-            tokens = await gateway.count_tokens(said, request.headers)
+        parsed = await read(MessagesBody, body, request)
+        async with preparing(deadline_of(request)):
+            tokens = await gateway.count_tokens(parsed, request.headers)
         return JsonAnswer({"input_tokens": tokens})
 
     @app.post("/v1/responses/input_tokens", response_class=JsonAnswer)
     async def input_tokens(body: Annotated[ResponseBody, UNREAD], request: Request) -> Response:
         """Number of tokens of the prompt that the input is rendered to."""
-        said = await read(ResponseBody, body, request)
-        async with reading(deadline_of(request)):
-            tokens = await gateway.count_tokens(said, request.headers)
+        parsed = await read(ResponseBody, body, request)
+        async with preparing(deadline_of(request)):
+            tokens = await gateway.count_tokens(parsed, request.headers)
         return JsonAnswer({"object": "response.input_tokens", "input_tokens": tokens})
 
     @app.post("/detokenize", response_class=JsonAnswer)
     async def detokenize(body: Annotated[DetokenizeBody, UNREAD], request: Request) -> Response:
         """The text of token ids, without special tokens."""
-        said = await read(DetokenizeBody, body, request)
-        async with reading(deadline_of(request)):
-            text = await gateway.text(said, request.headers)
+        parsed = await read(DetokenizeBody, body, request)
+        async with preparing(deadline_of(request)):
+            text = await gateway.text(parsed, request.headers)
         return JsonAnswer({"prompt": text})
 
 
@@ -238,42 +239,42 @@ def _add_operations(app: FastAPI, gateway: Gateway) -> None:
         return Response(generate_latest(REGISTRY), media_type=CONTENT_TYPE_LATEST)
 
 
-async def _bad_body(request: Request, error: Exception) -> Response:
+async def _invalid_body(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     count_invalid()
     return refusal(body_problem(error.errors()), request.url.path)
 
 
-async def _refused(request: Request, error: Exception) -> Response:
+async def _known_error(request: Request, error: Exception) -> Response:
     return refusal(problem(error), request.url.path)
 
 
-async def _gone(_request: Request, _error: Exception) -> Response:
+async def _client_gone(_request: Request, _error: Exception) -> Response:
     return Response(status_code=CLIENT_CLOSED)
 
 
-async def _no_such_thing(request: Request, error: Exception) -> Response:
+async def _framework_error(request: Request, error: Exception) -> Response:
     """Errors of the framework itself: unknown routes and methods, bodies that are not text."""
     assert isinstance(error, HTTPException)
     if isinstance(error, BodyRefused):
-        return closing(refusal(error.problem, request.url.path))
+        return with_connection_close(refusal(error.problem, request.url.path))
     if error.status_code == 400:
         count_invalid()
-    asked = f"{request.method} {request.url.path}"
-    told = {
+    route = f"{request.method} {request.url.path}"
+    known_errors = {
         400: (
             "body: must be JSON in UTF-8, not too deep, its numbers not too long",
             "invalid_json",
         ),
-        404: (f"{asked}: there is no such route", "unknown_url"),
-        405: (f"{asked}: the route does not take this method", "method_not_allowed"),
+        404: (f"{route}: there is no such route", "unknown_url"),
+        405: (f"{route}: the route does not take this method", "method_not_allowed"),
     }
-    message, code = told.get(error.status_code, (error.detail, None))
+    message, code = known_errors.get(error.status_code, (error.detail, None))
     headers = error.headers or {}
-    told_of = Problem(status=error.status_code, message=message, code=code, headers=headers)
-    return refusal(told_of, request.url.path)
+    shown_error = Problem(status=error.status_code, message=message, code=code, headers=headers)
+    return refusal(shown_error, request.url.path)
 
 
-async def _unforeseen(request: Request, error: Exception) -> Response:
+async def _internal_error(request: Request, error: Exception) -> Response:
     log.error("unforeseen error", exc_info=error)
     return refusal(problem(error), request.url.path)

@@ -22,24 +22,28 @@ from draftloop.request import check_characters
 Entry = TypeVar("Entry")
 
 
-def _by_types(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
+def _check_types_first(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
     """Validates one entry of each type first: a wrong type fails once, not for each entry."""
-    firsts: dict[type, dict[str, Any]] = {}
+    first_of_type: dict[type, dict[str, Any]] = {}
     for name, entry in value.items() if isinstance(value, dict) else ():
-        firsts.setdefault(type(entry), {name: entry})
-    for first in firsts.values():
+        first_of_type.setdefault(type(entry), {name: entry})
+    for first in first_of_type.values():
         read(first)
     return read(value)
 
 
 # Both avoid one error for every wrong entry: a million errors take seconds, and help nobody.
 ListOf = Annotated[list[Entry], Field(fail_fast=True)]
-ObjectOf = Annotated[dict[str, Entry], WrapValidator(_by_types)]
+ObjectOf = Annotated[dict[str, Entry], WrapValidator(_check_types_first)]
 
 
-def meant(said: dict[str, Any], without: Collection[str]) -> dict[str, Any]:
-    """An object that a client sent, without null fields and the fields `without`."""
-    return {n: value for n, value in said.items() if value is not None and n not in without}
+def without_nulls(value: dict[str, Any], ignored: Collection[str]) -> dict[str, Any]:
+    """An object that a client sent, without null fields and the fields `ignored`."""
+    return {
+        name: field_value
+        for name, field_value in value.items()
+        if field_value is not None and name not in ignored
+    }
 
 
 class Body(BaseModel):
@@ -49,35 +53,39 @@ class Body(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _that_asks_for_something(cls, said: Any) -> Any:
-        if not isinstance(said, dict) or None not in said.values():
-            return said
+    def _drop_unknown_nulls(cls, value: Any) -> Any:
+        if not isinstance(value, dict) or None not in value.values():
+            return value
         known = {field.alias or name for name, field in cls.model_fields.items()}
-        return {name: value for name, value in said.items() if value is not None or name in known}
+        return {
+            name: field_value
+            for name, field_value in value.items()
+            if field_value is not None or name in known
+        }
 
 
-def by_type(usual: str | None = None) -> Discriminator:
-    """Discriminates a union by `type`; objects without one have the type `usual`."""
+def by_type(default: str | None = None) -> Discriminator:
+    """Discriminates a union by `type`; objects without one have the type `default`."""
 
-    def tag(said: Any) -> str:
-        kind = said.get("type") if isinstance(said, dict) else getattr(said, "type", None)
-        return f"item:{kind or usual}"
+    def tag(value: Any) -> str:
+        kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+        return f"item:{kind or default}"
 
     return Discriminator(tag)
 
 
-class SentBack(Body):
-    """An object in which nulls and the fields `of_no_effect` are ignored.
+class EchoedBody(Body):
+    """An object in which nulls and the fields `ignored_fields` are ignored.
 
     Clients send such objects back from an answer, with fields that mean nothing here.
     """
 
-    of_no_effect: ClassVar[Collection[str]] = ()
+    ignored_fields: ClassVar[Collection[str]] = ()
 
     @model_validator(mode="before")
     @classmethod
-    def _that_means_something(cls, said: Any) -> Any:
-        return meant(said, cls.of_no_effect) if isinstance(said, dict) else said
+    def _drop_ignored_fields(cls, value: Any) -> Any:
+        return without_nulls(value, cls.ignored_fields) if isinstance(value, dict) else value
 
 
 class RequestBody(Body):
@@ -85,7 +93,7 @@ class RequestBody(Body):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_characters(cls, body: Any) -> Any:
+    def _check_values(cls, body: Any) -> Any:
         """Raises InvalidInput for lone surrogates, numbers beyond a float (1e999), deep nesting."""
         if not isinstance(body, dict):
             return body

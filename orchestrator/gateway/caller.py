@@ -23,8 +23,8 @@ def tenant_of(headers: Mapping[str, str]) -> str:
 
     Headers are read as Latin-1. UTF-8 is restored, so that the name equals that in gRPC and keys.
     """
-    said = headers.get(TENANT_HEADER, "")
+    header = headers.get(TENANT_HEADER, "")
     try:
-        return said.encode("latin-1").decode()
+        return header.encode("latin-1").decode()
     except UnicodeError:
-        return said
+        return header

@@ -74,16 +74,16 @@ class ChatReader:
         self._reasoning = reasoning
         self._calls = calls
         self._hidden = hidden
-        self._places = TokenPlaces()
+        self._token_places = TokenPlaces()
         self._tokens = 0
-        self._unclear: list[int] = []  # tokens whose text is not yet assigned to a part
+        self._unassigned: list[int] = []  # tokens whose text is not yet assigned to a part
 
     @property
     def reasoning_tokens(self) -> int | None:
         """Number of reasoning tokens so far; None if the answer is not read for reasoning."""
         if self._reasoning is None:
             return None
-        return sum(self._places.within(span) for span in self._reasoning.spans)
+        return sum(self._token_places.within(span) for span in self._reasoning.spans)
 
     @property
     def calls(self) -> int:
@@ -95,19 +95,19 @@ class ChatReader:
 
         If the tokens are the last (`ends`), text that was held back is returned as well.
         """
-        self._places.add(texts)
+        self._token_places.add(texts)
         parts: list[Part] = []
         for text in texts:
             stage = self._stage
             found = self._read(text)
-            if passed := self._stage != stage:  # unassigned tokens were marks
-                self._unclear = []
-            if found or not passed:
-                self._unclear.append(self._tokens)
+            if mark_passed := self._stage != stage:  # unassigned tokens were marks
+                self._unassigned = []
+            if found or not mark_passed:
+                self._unassigned.append(self._tokens)
             self._tokens += 1
-            self._tell(found, parts)
+            self._append_parts(found, parts)
         if ends:
-            self._tell(self._rest(), parts)
+            self._append_parts(self._flush(), parts)
         return Parts.of(parts)
 
     @property
@@ -115,41 +115,41 @@ class ChatReader:
         return [reader.stage for reader in (self._reasoning, self._calls) if reader is not None]
 
     def _read(self, text: str) -> Parts:
-        said = Parts([Content(text)]) if self._reasoning is None else self._reasoning.feed(text)
-        return self._with_calls(said)
+        parts = Parts([Content(text)]) if self._reasoning is None else self._reasoning.feed(text)
+        return self._split_calls(parts)
 
-    def _rest(self) -> Parts:
+    def _flush(self) -> Parts:
         """The parts of text that was held back."""
         parts = Parts()
         if self._reasoning is not None:
-            parts = self._with_calls(self._reasoning.finish())
+            parts = self._split_calls(self._reasoning.finish())
         if self._calls is not None:
             parts.extend(self._calls.finish())
         return parts
 
-    def _with_calls(self, said: Parts) -> Parts:
+    def _split_calls(self, parts: Parts) -> Parts:
         """The same parts, with tool calls separated from content."""
         if self._calls is None:
-            return said
-        parts = Parts()
-        for part in said:
+            return parts
+        split = Parts()
+        for part in parts:
             if isinstance(part, Content):
-                parts.extend(self._calls.feed(part.text))
+                split.extend(self._calls.feed(part.text))
             else:
-                parts.extend(self._calls.break_off())
-                parts.append(part)
-        return parts
+                split.extend(self._calls.break_off())
+                split.append(part)
+        return split
 
-    def _tell(self, found: Sequence[Part], parts: list[Part]) -> None:
+    def _append_parts(self, found: Sequence[Part], parts: list[Part]) -> None:
         """Appends the parts found, and assigns the unassigned tokens to the first of them.
 
         Content that came together with reasoning gets no tokens: the text of one of them may be
         reasoning, which must not show beside content.
         """
-        mixed = any(isinstance(part, Reasoning) for part in found)
+        has_reasoning = any(isinstance(part, Reasoning) for part in found)
         for part in found:
             if isinstance(part, Content):
-                part = Content(part.text, () if mixed else tuple(self._unclear))
-            self._unclear = []
+                part = Content(part.text, () if has_reasoning else tuple(self._unassigned))
+            self._unassigned = []
             if not (self._hidden and isinstance(part, Reasoning)):
                 parts.append(part)

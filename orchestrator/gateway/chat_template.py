@@ -22,11 +22,11 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from draftloop.errors import InvalidInput, StartupFailure
-from orchestrator.gateway.json_file import json_object
+from orchestrator.gateway.json_file import read_json_object
 
 DEFAULT_TEMPLATE = Path(__file__).parent / "default_chat_template.jinja"
 # Always defined, as in transformers: templates distinguish "none given" from "undefined".
-NOTHING: Mapping[str, Any] = {"tools": None, "documents": None}
+DEFAULT_VARIABLES: Mapping[str, Any] = {"tools": None, "documents": None}
 TEMPLATES = ("default", "tool_use")  # names, where a model has several templates
 TOOLS = re.compile(r"\btools\b")
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
@@ -50,11 +50,11 @@ class ChatTemplate:
     """Renders messages. Raises StartupFailure if the template cannot be read or compiled."""
 
     def __init__(self, tokenizer_folder: Path, override: Path | None = None) -> None:
-        config = json_object(tokenizer_folder / "tokenizer_config.json")
-        self.source, text, self.tools_text = _found(tokenizer_folder, config, override)
-        self._tokens = {name: _text(config.get(name)) for name in SPECIAL_TOKENS}
-        self._template = self._compiled(text)
-        self._tools_template = self._compiled(self.tools_text)
+        config = read_json_object(tokenizer_folder / "tokenizer_config.json")
+        self.source, text, self.tools_text = _find_template(tokenizer_folder, config, override)
+        self._tokens = {name: _token_text(config.get(name)) for name in SPECIAL_TOKENS}
+        self._template = self._compile(text)
+        self._tools_template = self._compile(self.tools_text)
 
     @property
     def shows_tools(self) -> bool:
@@ -78,60 +78,65 @@ class ChatTemplate:
             rule = f"need a chat template that shows tools, which {self.source.name} does not"
             raise InvalidInput("tools", f"{rule}; give one by --chat-template", len(tools))
         template = self._tools_template if tools else self._template
-        given = {**NOTHING, **self._tokens, **(options or {}), "messages": messages}
+        variables = {**DEFAULT_VARIABLES, **self._tokens, **(options or {}), "messages": messages}
         if tools:
-            given["tools"] = tools
-        given["add_generation_prompt"] = add_generation_prompt
+            variables["tools"] = tools
+        variables["add_generation_prompt"] = add_generation_prompt
         try:
-            return _accepted(template, given)
+            return _render_or_merge_turns(template, variables)
         except Exception as error:  # a template is foreign code and may raise anything
             rule = f"must be what the model's chat template takes ({error})"
             raise InvalidInput(
                 "messages", rule, [message["role"] for message in messages]
             ) from None
 
-    def render_open(self, messages: Sequence[dict[str, Any]], **said: Any) -> str:
+    def render_open(self, messages: Sequence[dict[str, Any]], **arguments: Any) -> str:
         """The prompt up to the end of the last message's content, without what closes its turn.
 
         Raises InvalidInput if the template does not show that content unchanged.
         """
-        text = self.render(messages, add_generation_prompt=False, **said)
+        text = self.render(messages, add_generation_prompt=False, **arguments)
         *before, message = messages
-        last, end = message["content"], uuid.uuid4().hex  # no text has it
-        ending = [*before, {**message, "content": last + end}]
-        marked = self.render(ending, add_generation_prompt=False, **said)
-        begun, found, _ = marked.rpartition(end)
-        if not text.startswith(begun):
-            begun = begun.rstrip()  # templates may cut off white space at its end
-        shown = last.strip()
-        if not found or not shown or not text.startswith(begun) or shown not in begun[-len(last) :]:
+        content, marker = message["content"], uuid.uuid4().hex  # no text has it
+        marked_messages = [*before, {**message, "content": content + marker}]
+        marked_text = self.render(marked_messages, add_generation_prompt=False, **arguments)
+        head, has_marker, _ = marked_text.rpartition(marker)
+        if not text.startswith(head):
+            head = head.rstrip()  # templates may cut off white space at its end
+        shown = content.strip()
+        if (
+            not has_marker
+            or not shown
+            or not text.startswith(head)
+            or shown not in head[-len(content) :]
+        ):
             rule = "needs a last message with a content, which the chat template shows as it stands"
-            raise InvalidInput("continue_final_message", rule, last)
-        return begun
+            raise InvalidInput("continue_final_message", rule, content)
+        return head
 
-    def _compiled(self, text: str) -> jinja2.Template:
+    def _compile(self, text: str) -> jinja2.Template:
         try:
             return _environment().from_string(text)
         except jinja2.TemplateError as error:
             raise StartupFailure(f"chat_template: {self.source} is no template: {error}") from None
 
 
-def _accepted(template: jinja2.Template, given: dict[str, Any]) -> str:
+def _render_or_merge_turns(template: jinja2.Template, variables: dict[str, Any]) -> str:
     """Renders the messages as they are or, if the template refuses them, merged into turns.
 
     Strict templates, such as Gemma's, want one system message and then alternating turns. Agents
     send several system messages, and several user messages in a row.
     """
     try:
-        return _rendered(template, given)
+        return _render(template, variables)
     except jinja2.TemplateError:
-        turns = _in_turns(given["messages"])
-        if turns == list(given["messages"]):
+        turns = _merge_turns(variables["messages"])
+        if turns == list(variables["messages"]):
             raise
-        return _rendered(template, given | {"messages": turns})
+        return _render(template, variables | {"messages": turns})
 
 
-def _in_turns(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _merge_turns(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The messages merged into turns.
 
     Leading system messages become one, later ones become the user's, and consecutive messages of
@@ -144,25 +149,25 @@ def _in_turns(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     )
     turns: list[dict[str, Any]] = []
     for role, run in itertools.groupby([*first, *later], key=lambda message: message["role"]):
-        said = list(run)
+        turn = list(run)
         if role in ("system", "user"):
-            said = [{**said[0], "content": "\n\n".join(message["content"] for message in said)}]
-        turns.extend(said)
+            turn = [{**turn[0], "content": "\n\n".join(message["content"] for message in turn)}]
+        turns.extend(turn)
     return turns
 
 
-def _rendered(template: jinja2.Template, given: dict[str, Any]) -> str:
+def _render(template: jinja2.Template, variables: dict[str, Any]) -> str:
     """Renders with the arguments of calls as objects or, if that raises TypeError, as JSON text.
 
     Most templates write arguments as JSON themselves; some want the text.
     """
     try:
-        return template.render(given)
+        return template.render(variables)
     except TypeError:
-        messages = [_with_arguments_as_text(message) for message in given["messages"]]
-        if messages == given["messages"]:
+        messages = [_with_arguments_as_text(message) for message in variables["messages"]]
+        if messages == variables["messages"]:
             raise
-        return template.render(given | {"messages": messages})
+        return template.render(variables | {"messages": messages})
 
 
 def _with_arguments_as_text(message: dict[str, Any]) -> dict[str, Any]:
@@ -171,8 +176,8 @@ def _with_arguments_as_text(message: dict[str, Any]) -> dict[str, Any]:
     calls = []
     for call in message["tool_calls"]:
         function = call["function"]
-        said = function["arguments"]
-        text = said if isinstance(said, str) else _to_json(said)
+        arguments = function["arguments"]
+        text = arguments if isinstance(arguments, str) else _to_json(arguments)
         calls.append({**call, "function": {**function, "arguments": text}})
     return {**message, "tool_calls": calls}
 
@@ -183,8 +188,8 @@ def _environment() -> ImmutableSandboxedEnvironment:
         trim_blocks=True, lstrip_blocks=True, extensions=EXTENSIONS
     )
     environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _refuse
-    environment.globals["strftime_now"] = _now
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
     return environment
 
 
@@ -201,34 +206,36 @@ def _to_json(
     )
 
 
-def _now(form: str) -> str:
+def _strftime_now(form: str) -> str:
     return datetime.now().astimezone().strftime(form)
 
 
-def _refuse(reason: str) -> NoReturn:
+def _raise_exception(reason: str) -> NoReturn:
     raise jinja2.TemplateError(reason)
 
 
-def _found(folder: Path, config: dict[str, Any], override: Path | None) -> tuple[Path, str, str]:
+def _find_template(
+    folder: Path, config: dict[str, Any], override: Path | None
+) -> tuple[Path, str, str]:
     """File and text of the template, and the text of the template for chats with tools.
 
     The template is the setting's, the model's, or else the plain default. Chats with tools use the
     same one unless the model has another for them.
     """
-    beside = folder / "chat_template.jinja"
-    if override is None and not beside.exists():
-        told = config.get("chat_template")
-        named: dict[Any, Any] = {"default": told}
-        if isinstance(told, list):  # several, by name
-            entries = (one for one in told if isinstance(one, dict))
+    template_file = folder / "chat_template.jinja"
+    if override is None and not template_file.exists():
+        configured = config.get("chat_template")
+        named: dict[Any, Any] = {"default": configured}
+        if isinstance(configured, list):  # several, by name
+            entries = (one for one in configured if isinstance(one, dict))
             named = {"default": "", **{one.get("name"): one.get("template") for one in entries}}
         texts = [named[name] for name in TEMPLATES if isinstance(named.get(name), str)]
         if texts:
             return folder / "tokenizer_config.json", texts[0], texts[-1]
-    file = override or (beside if beside.exists() else DEFAULT_TEMPLATE)
+    file = override or (template_file if template_file.exists() else DEFAULT_TEMPLATE)
     text = _read(file)
-    with_tools = folder / "additional_chat_templates" / f"{TEMPLATES[1]}.jinja"
-    return file, text, _read(with_tools) if file == beside and with_tools.exists() else text
+    tools_file = folder / "additional_chat_templates" / f"{TEMPLATES[1]}.jinja"
+    return file, text, _read(tools_file) if file == template_file and tools_file.exists() else text
 
 
 def _read(file: Path) -> str:
@@ -238,7 +245,7 @@ def _read(file: Path) -> str:
         raise StartupFailure(f"chat_template: {file} cannot be read: {error}") from None
 
 
-def _text(token: Any) -> str:
+def _token_text(token: Any) -> str:
     """A special token's text; the file has it as text or as an object with its `content`."""
     if isinstance(token, dict):
         token = token.get("content")

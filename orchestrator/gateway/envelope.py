@@ -22,20 +22,21 @@ from draftloop.errors import (
     Unavailable,
 )
 from draftloop.request import is_request_id
-from orchestrator.ending import Ending, stopping
-from orchestrator.gateway.answers import JsonAnswer, is_anthropics, refusal
-from orchestrator.gateway.errors import Problem, encoded, problem, too_large, too_slow
+from orchestrator.ending import Shutdown, shutdown_error
+from orchestrator.gateway.answers import JsonAnswer, is_anthropic_path, refusal
+from orchestrator.gateway.errors import Problem, problem, too_large, too_slow, unsupported_encoding
 from orchestrator.metrics import HTTP_REQUESTS, count_refused
 
 REQUEST_ID_HEADER = "x-request-id"
 ANTHROPICS_REQUEST_ID_HEADER = "request-id"
 # Paths that need no key: the server's state and API, and the files of a page that sends a key.
-OPEN = ("/health", "/ready", "/version", "/metrics", "/openapi.json", "/favicon.ico", "/")
-OPEN_FOLDER = "/playground"
-UNKNOWN = "unknown"  # route of a request that matches none, or that was refused before
-BODY_S, REST_S = 60.0, 1.0  # for each piece of a body; REST_S once the server stops
+PUBLIC_PATHS = ("/health", "/ready", "/version", "/metrics", "/openapi.json", "/favicon.ico", "/")
+PUBLIC_FOLDER = "/playground"
+UNKNOWN_ROUTE = "unknown"  # route of a request that matches none, or that was refused before
+# Time limits for each piece of a body: usually, and once the server stops.
+BODY_PIECE_TIMEOUT_S, STOPPED_PIECE_TIMEOUT_S = 60.0, 1.0
 # Limits for reading the rest of a refused body: time for each piece, time for all, bytes.
-UNWANTED_PIECE_S, UNWANTED_S, UNWANTED_BYTES = 5.0, 30.0, 64 << 20
+DISCARD_PIECE_TIMEOUT_S, DISCARD_TIMEOUT_S, MAX_DISCARD_BYTES = 5.0, 30.0, 64 << 20
 FAILED, CLIENT_CLOSED = 500, 499  # 499 is nginx's; no client receives it
 
 
@@ -45,7 +46,7 @@ class Envelope:
     `require_caller` raises Unauthenticated if a key is needed and none that is known was sent.
     `require_host` raises Forbidden if the request came under a name that is not this server's.
     `deadline` returns the deadline of a request that arrives now, or raises InvalidInput.
-    `reading` ends the reading of bodies when the server stops.
+    `shutdown` ends the reading of bodies when the server stops.
     """
 
     def __init__(
@@ -53,14 +54,14 @@ class Envelope:
         require_host: Callable[[Mapping[str, str]], None],
         require_caller: Callable[[Mapping[str, str]], None],
         deadline: Callable[[Mapping[str, str]], Deadline],
-        reading: Ending,
+        shutdown: Shutdown,
     ) -> None:  # fmt: skip
         self._app = app
         self._max_body_bytes = max_body_bytes
         self._require_host = require_host
         self._require_caller = require_caller
         self._deadline = deadline
-        self._reading = reading
+        self._shutdown = shutdown
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes the request on if it is admitted; otherwise answers with the refusal."""
@@ -71,105 +72,115 @@ class Envelope:
         request_id = _request_id(headers)
         logs.bind_http_request(request_id)
         status = CLIENT_CLOSED  # counted if the client leaves before an answer
-        body, closes = _Body(receive), False
+        body, closes_connection = _Body(receive), False
 
-        async def named(message: Message) -> None:
-            nonlocal status, closes
+        async def send_with_id(message: Message) -> None:
+            nonlocal status, closes_connection
             if message["type"] == "http.response.start":
-                status, told = message["status"], MutableHeaders(scope=message)
-                told[REQUEST_ID_HEADER] = request_id
-                if is_anthropics(scope["path"]):
-                    told[ANTHROPICS_REQUEST_ID_HEADER] = request_id
-                closes = told.get("connection") == "close"
-            elif closes and not message.get("more_body", False):
+                status, response_headers = message["status"], MutableHeaders(scope=message)
+                response_headers[REQUEST_ID_HEADER] = request_id
+                if is_anthropic_path(scope["path"]):
+                    response_headers[ANTHROPICS_REQUEST_ID_HEADER] = request_id
+                closes_connection = response_headers.get("connection") == "close"
+            elif closes_connection and not message.get("more_body", False):
                 await send({**message, "more_body": True})
-                await self._read_out(body)
+                await self._discard_body(body)
                 message = {"type": "http.response.body", "body": b""}
             await send(message)
 
         try:
             try:
-                deadline = self._admitted(scope, headers)
+                deadline = self._check_admission(scope, headers)
             except BodyRefused as error:
-                await closing(refusal(error.problem, scope["path"]))(scope, body.receive, named)
+                await with_connection_close(refusal(error.problem, scope["path"]))(
+                    scope, body.receive, send_with_id
+                )
             else:
                 scope.setdefault("state", {})["deadline"] = deadline
-                await self._app(scope, self._limited(body, deadline), named)
+                await self._app(scope, self._limit_body(body, deadline), send_with_id)
         except Exception:
             status = FAILED
             raise
         finally:
-            route = getattr(scope.get("route"), "path", UNKNOWN)
+            route = getattr(scope.get("route"), "path", UNKNOWN_ROUTE)
             HTTP_REQUESTS.labels(route, str(status)).inc()
 
-    def _admitted(self, scope: Scope, headers: Headers) -> Deadline:
+    def _check_admission(self, scope: Scope, headers: Headers) -> Deadline:
         """The request's deadline. Raises BodyRefused if its body is not to be read."""
         path, deadline = scope["path"], Deadline()
         try:
             self._require_host(headers)
-            if path not in OPEN and not f"{path}/".startswith(f"{OPEN_FOLDER}/"):
+            if path not in PUBLIC_PATHS and not f"{path}/".startswith(f"{PUBLIC_FOLDER}/"):
                 self._require_caller(headers)
                 deadline = self._deadline(headers)
         except (Forbidden, Unauthenticated, InvalidInput) as error:
             raise BodyRefused(problem(error)) from None
         encoding = headers.get("content-encoding", "identity")
         if encoding.lower() != "identity":
-            raise BodyRefused(encoded(encoding))
+            raise BodyRefused(unsupported_encoding(encoding))
         announced = headers.get("content-length", "")
         if announced.isdecimal() and int(announced) > self._max_body_bytes:
             raise BodyRefused(too_large(self._max_body_bytes))
         return deadline
 
-    def _limited(self, body: _Body, deadline: Deadline) -> Receive:
+    def _limit_body(self, body: _Body, deadline: Deadline) -> Receive:
         """Receives the body within limits of time and of bytes.
 
         Bytes are counted as they come, for bodies without an announced length.
         """
-        left = self._max_body_bytes
+        bytes_left = self._max_body_bytes
 
-        async def counted() -> Message:
-            nonlocal left
+        async def receive_counted() -> Message:
+            nonlocal bytes_left
             # after the body, the next message is the client's disconnect: no time limit
-            message = await (body.receive() if body.over else self._in_time(body, deadline))
+            message = await (
+                body.receive() if body.is_complete else self._receive_in_time(body, deadline)
+            )
             if message["type"] == "http.request":
-                left -= len(message.get("body", b""))
-                if left < 0:
+                bytes_left -= len(message.get("body", b""))
+                if bytes_left < 0:
                     raise BodyRefused(too_large(self._max_body_bytes))
             return message
 
-        return counted
+        return receive_counted
 
-    async def _read_out(self, body: _Body) -> None:
+    async def _discard_body(self, body: _Body) -> None:
         """Reads and drops the rest of a refused body, within limits.
 
         Many clients send the whole body before they read an answer, and would find a closed
         connection instead of it.
         """
-        if self._reading.ended:
-            pieces, everything = REST_S, REST_S
+        if self._shutdown.has_begun:
+            piece_timeout_s, timeout_s = STOPPED_PIECE_TIMEOUT_S, STOPPED_PIECE_TIMEOUT_S
         else:
-            pieces, everything = UNWANTED_PIECE_S, UNWANTED_S
-        left = UNWANTED_BYTES
+            piece_timeout_s, timeout_s = DISCARD_PIECE_TIMEOUT_S, DISCARD_TIMEOUT_S
+        bytes_left = MAX_DISCARD_BYTES
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(everything):
-                while left > 0 and not body.over:
-                    async with asyncio.timeout(pieces):
-                        left -= len((await body.receive()).get("body", b""))
+            async with asyncio.timeout(timeout_s):
+                while bytes_left > 0 and not body.is_complete:
+                    async with asyncio.timeout(piece_timeout_s):
+                        bytes_left -= len((await body.receive()).get("body", b""))
 
-    async def _in_time(self, body: _Body, deadline: Deadline) -> Message:
+    async def _receive_in_time(self, body: _Body, deadline: Deadline) -> Message:
         """The next message, within the deadline and the time for a piece. Raises BodyRefused.
 
-        Once the server has stopped reading, a body that is already there is still read (`REST_S`),
-        so that the request gets its own refusal.
+        Once the server has stopped reading, a body that is already there is still read
+        (`STOPPED_PIECE_TIMEOUT_S`), so that the request gets its own refusal.
         """
-        ended = self._reading.ended
+        is_stopped = self._shutdown.has_begun
         try:
-            patience = asyncio.timeout(REST_S) if ended else self._reading.within(BODY_S)
-            async with deadline.enforced(), patience:
+            limit = (
+                asyncio.timeout(STOPPED_PIECE_TIMEOUT_S)
+                if is_stopped
+                else self._shutdown.within(BODY_PIECE_TIMEOUT_S)
+            )
+            async with deadline.enforced(), limit:
                 return await body.receive()
         except TimeoutError:
-            body.over = True
-            raise BodyRefused(problem(stopping()) if ended else too_slow(BODY_S)) from None
+            body.is_complete = True
+            raise BodyRefused(
+                problem(shutdown_error()) if is_stopped else too_slow(BODY_PIECE_TIMEOUT_S)
+            ) from None
         except Unavailable as error:
             raise BodyRefused(problem(error)) from None
         except DeadlineExceeded as error:
@@ -177,10 +188,10 @@ class Envelope:
             raise BodyRefused(problem(error)) from None
 
 
-def closing(answer: JsonAnswer) -> JsonAnswer:
+def with_connection_close(response: JsonAnswer) -> JsonAnswer:
     """Marks the answer as the last one on its connection: the rest of the body is not used."""
-    answer.headers["connection"] = "close"
-    return answer
+    response.headers["connection"] = "close"
+    return response
 
 
 def deadline_of(request: Request) -> Deadline:
@@ -190,16 +201,16 @@ def deadline_of(request: Request) -> Deadline:
 
 
 class _Body:
-    """The messages after a request's head. `over`: no more of its body is expected."""
+    """The messages after a request's head. `is_complete`: no more of its body is expected."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
-        self.over = False
+        self.is_complete = False
 
     async def receive(self) -> Message:
         """The next message."""
         message = await self._receive()
-        self.over = not message.get("more_body", False)
+        self.is_complete = not message.get("more_body", False)
         return message
 
 
@@ -216,5 +227,5 @@ class BodyRefused(HTTPException):
 
 def _request_id(headers: Headers) -> str:
     """The client's own request id if it is valid, otherwise a new one."""
-    said = headers.get(REQUEST_ID_HEADER, "")
-    return said if is_request_id(said) else uuid.uuid4().hex
+    request_id = headers.get(REQUEST_ID_HEADER, "")
+    return request_id if is_request_id(request_id) else uuid.uuid4().hex

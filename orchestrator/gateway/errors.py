@@ -21,22 +21,22 @@ from draftloop.errors import (
 UNSUPPORTED = "unsupported_parameter"
 INTERNAL = "internal error; the server's log has the cause"
 # Field names of the loop and the gRPC API, and the same fields' names in the HTTP API.
-RENAMED = (("speculation.", "speculative."), ("tokens.ids", "prompt"))
+RENAMED_PREFIXES = (("speculation.", "speculative."), ("tokens.ids", "prompt"))
 BRANCHES = (
     "str", "int", "float", "bool", r"list\[.*\]", r"dict\[.*\]", r"literal\[.*\]",
     "item:.*",
 )  # fmt: skip
 UNION_BRANCH = re.compile(f"({'|'.join(BRANCHES)})$")
 # Anthropic's error types by status; every other status is an invalid_request_error.
-ANTHROPIC = {
+ANTHROPIC_ERROR_TYPES = {
     401: "authentication_error", 403: "permission_error", 404: "not_found_error",
     413: "request_too_large", 429: "rate_limit_error", 500: "api_error", 503: "overloaded_error",
     504: "timeout_error",
 }  # fmt: skip
 # Error details by parameter. If it reads these, Anthropic's client does without the parameter:
 # it holds the whole conversation itself.
-DETAILS = {"thread": {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}}
-KINDS = {"missing": "missing_required_parameter", "extra_forbidden": "unknown_parameter"}
+ERROR_DETAILS = {"thread": {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}}
+ERROR_CODES = {"missing": "missing_required_parameter", "extra_forbidden": "unknown_parameter"}
 
 
 class UnknownModel(InvalidInput):
@@ -69,17 +69,17 @@ class Problem:
     @property
     def body(self) -> dict[str, Any]:
         """OpenAI's shape."""
-        said = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
-        return {"error": said}
+        error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
+        return {"error": error}
 
     @property
     def anthropic_body(self) -> dict[str, Any]:
         """Anthropic's shape."""
-        kind = ANTHROPIC.get(self.status, "invalid_request_error")
-        said: dict[str, Any] = {"type": kind, "message": self.message}
-        if self.code == UNSUPPORTED and self.param in DETAILS:
-            said["details"] = DETAILS[self.param]
-        return {"type": "error", "error": said}
+        kind = ANTHROPIC_ERROR_TYPES.get(self.status, "invalid_request_error")
+        error: dict[str, Any] = {"type": kind, "message": self.message}
+        if self.code == UNSUPPORTED and self.param in ERROR_DETAILS:
+            error["details"] = ERROR_DETAILS[self.param]
+        return {"type": "error", "error": error}
 
 
 def problem(error: Exception) -> Problem:
@@ -88,7 +88,7 @@ def problem(error: Exception) -> Problem:
         case UnknownModel():
             return Problem(status=404, message=str(error), param="model", code="model_not_found")
         case InvalidInput():
-            return _invalid(error)
+            return _invalid_input(error)
         case Unauthenticated():
             return Problem(
                 status=401, message=str(error), kind="authentication_error",
@@ -101,12 +101,12 @@ def problem(error: Exception) -> Problem:
         case Overloaded():
             return Problem(
                 status=429, message=str(error), kind="rate_limit_error",
-                code="rate_limit_exceeded", headers=_retry(error.retry_after_s),
+                code="rate_limit_exceeded", headers=_retry_headers(error.retry_after_s),
             )  # fmt: skip
         case Unavailable():
             return Problem(
                 status=503, message=str(error), kind="service_unavailable_error",
-                code="service_unavailable", headers=_retry(error.retry_after_s),
+                code="service_unavailable", headers=_retry_headers(error.retry_after_s),
             )  # fmt: skip
         case DeadlineExceeded():
             return Problem(status=504, message=str(error), kind="timeout_error", code="timeout")
@@ -114,11 +114,11 @@ def problem(error: Exception) -> Problem:
     return Problem(status=500, message=text, kind="server_error", code="internal_error")
 
 
-def _invalid(error: InvalidInput) -> Problem:
+def _invalid_input(error: InvalidInput) -> Problem:
     name = error.field
-    for ours, theirs in RENAMED:
-        if name.startswith(ours):
-            name = theirs + name.removeprefix(ours)
+    for internal, public in RENAMED_PREFIXES:
+        if name.startswith(internal):
+            name = public + name.removeprefix(internal)
     code = "invalid_value"
     if isinstance(error, Unsupported):
         code = UNSUPPORTED
@@ -127,13 +127,13 @@ def _invalid(error: InvalidInput) -> Problem:
     return Problem(status=400, message=f"{name}: {error.description}", param=name, code=code)
 
 
-def _retry(seconds: float) -> dict[str, str]:
+def _retry_headers(seconds: float) -> dict[str, str]:
     return {"Retry-After": str(max(1, math.ceil(seconds)))}
 
 
-def too_large(most_bytes: int) -> Problem:
+def too_large(max_bytes: int) -> Problem:
     """The error for a body beyond the size limit."""
-    message = f"body: must have at most {most_bytes} bytes"
+    message = f"body: must have at most {max_bytes} bytes"
     return Problem(status=413, message=message, code="request_too_large")
 
 
@@ -143,7 +143,7 @@ def too_slow(seconds: float) -> Problem:
     return Problem(status=408, message=message, code="request_timeout")
 
 
-def encoded(encoding: str) -> Problem:
+def unsupported_encoding(encoding: str) -> Problem:
     """The error for a compressed body."""
     message = str(
         InvalidInput("content-encoding", "must not be given: send bodies as they are", encoding)
@@ -166,15 +166,15 @@ def body_problem(errors: Iterable[Mapping[str, Any]]) -> Problem:
     if not name:
         message = "body: must be a JSON object, sent as application/json"
         return Problem(status=400, message=message, code="invalid_json")
-    code = KINDS.get(worst["type"], "invalid_value")
+    code = ERROR_CODES.get(worst["type"], "invalid_value")
     if worst["type"] == "missing":
         return Problem(status=400, message=f"{name}: must be given", param=name, code=code)
     if unknown:
         message = f"{name}: is not a field of this request"
         return Problem(status=400, message=message, param=name, code=code)
     rule = worst["msg"].replace("Input should be", "must be").replace("should have", "must have")
-    told = InvalidInput(name, rule[:1].lower() + rule[1:], worst.get("input"))
-    return Problem(status=400, message=str(told), param=name, code=code)
+    invalid = InvalidInput(name, rule[:1].lower() + rule[1:], worst.get("input"))
+    return Problem(status=400, message=str(invalid), param=name, code=code)
 
 
 def _path(location: Sequence[str | int], *, ends_in_a_name: bool) -> str:
@@ -183,10 +183,10 @@ def _path(location: Sequence[str | int], *, ends_in_a_name: bool) -> str:
     Names of a union's branches are left out. `ends_in_a_name`: the last entry is the client's own.
     """
     name = ""
-    for place, part in enumerate(location[1:], start=2):
-        said_by_client = ends_in_a_name and place == len(location)
+    for position, part in enumerate(location[1:], start=2):
+        is_client_name = ends_in_a_name and position == len(location)
         if isinstance(part, int):
             name += f"[{part}]"
-        elif said_by_client or not UNION_BRANCH.match(part):
+        elif is_client_name or not UNION_BRANCH.match(part):
             name += f".{part}" if name else part
     return name

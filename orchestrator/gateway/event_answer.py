@@ -30,25 +30,25 @@ class EventAnswer(ABC):
         """The complete answer, returned once it has ended."""
         async with contextlib.aclosing(self._steps()) as steps:
             async for step in steps:
-                for _event in self._taken(step):
+                for _event in self._step_events(step):
                     pass
         return self._answer()
 
     async def events(self) -> AsyncGenerator[bytes, None]:
         """The answer as server-sent events; those of one round are yielded as one piece."""
-        begun = False
+        has_begun = False
         async with contextlib.aclosing(self._steps()) as steps:
             async for step in steps:
-                events = [] if begun else [*self._opening()]
-                begun = True
-                events.extend(self._taken(step))
+                events = [] if has_begun else [*self._first_events()]
+                has_begun = True
+                events.extend(self._step_events(step))
                 if step.finish_reason is not None:
-                    events.extend(self._closing())
+                    events.extend(self._last_events())
                 if events:
                     yield b"".join(map(self._event, events))
 
     @abstractmethod
-    def last_words(self, error: Exception) -> bytes:
+    def error_event(self, error: Exception) -> bytes:
         """The event that reports an error which ends the stream."""
 
     async def _steps(self) -> AsyncGenerator[Step, None]:
@@ -58,20 +58,20 @@ class EventAnswer(ABC):
                     yield step
 
     @abstractmethod
-    def _opening(self) -> Iterator[Object]:
+    def _first_events(self) -> Iterator[Object]:
         """Events that come before those of the first step."""
 
     @abstractmethod
-    def _taken(self, step: Step) -> Iterator[Object]:
+    def _step_events(self, step: Step) -> Iterator[Object]:
         """Events of a step; those of the last step also end the output."""
 
     @abstractmethod
-    def _closing(self) -> Iterator[Object]:
+    def _last_events(self) -> Iterator[Object]:
         """Events that come after those of the last step."""
 
     @abstractmethod
     def _answer(self) -> Object:
         """The answer as it is now."""
 
-    def _event(self, said: Object) -> bytes:
-        return named_event(said["type"], said)
+    def _event(self, event: Object) -> bytes:
+        return named_event(event["type"], event)

@@ -12,21 +12,21 @@ from orchestrator.loop import Generation
 NS_PER_MS = 1e6
 
 
-def metrics(generations: Sequence[Generation], most_draft_tokens: int) -> dict[str, Any]:
+def metrics(generations: Sequence[Generation], default_max_draft_tokens: int) -> dict[str, Any]:
     """The `metrics` of an answer, added up over its choices."""
     request = generations[0].request
     total = sum((generation.figures for generation in generations), SpeculationFigures())
-    most = request.speculation.max_draft_tokens or most_draft_tokens
+    max_draft_tokens = request.speculation.max_draft_tokens or default_max_draft_tokens
     return {
         "speculative_decoding": {
             "strategy": request.strategy,
             "mean_acceptance_length": 1 + _ratio(total.accepted_tokens, total.rounds),
             "draft_acceptance_rate": _ratio(total.accepted_tokens, total.draft_tokens),
-            "acceptance_histogram": _histogram(total, most),
+            "acceptance_histogram": _histogram(total, max_draft_tokens),
             "num_spec_steps": total.rounds,
             "num_accepted_draft_tokens": total.accepted_tokens,
             "num_draft_tokens": total.draft_tokens,
-            "num_spec_tokens": most,
+            "num_spec_tokens": max_draft_tokens,
             "num_accepted_tokens_per_pos": total.accepted_per_position,
             "tokens_per_round": total.tokens_per_round,
             "draft_forwards": total.draft_forwards,
@@ -49,15 +49,15 @@ def metrics(generations: Sequence[Generation], most_draft_tokens: int) -> dict[s
     }
 
 
-def _histogram(figures: SpeculationFigures, most: int) -> list[int]:
+def _histogram(figures: SpeculationFigures, max_accepted: int) -> list[int]:
     """Entry j: the number of rounds in which exactly j drafted tokens were accepted.
 
-    There is an entry for each j up to `most`, as in vLLM: aiperf takes no figures from a shorter
-    list.
+    There is an entry for each j up to `max_accepted`, as in vLLM: aiperf takes no figures from a
+    shorter list.
     """
     at_least = [figures.rounds, *figures.accepted_per_position, 0]
     counts = [more - fewer for more, fewer in itertools.pairwise(at_least)]
-    return counts + [0] * (most + 1 - len(counts))
+    return counts + [0] * (max_accepted + 1 - len(counts))
 
 
 def _ratio(part: int, whole: int) -> float:
@@ -71,12 +71,13 @@ def _timings(generations: Sequence[Generation]) -> dict[str, float]:
     drafting and verification.
     """
     timings = [generation.timings for generation in generations]
-    decode_ms = max(one.decode_ns for one in timings) / NS_PER_MS
-    later = sum(max(0, generation.output_length - 1) for generation in generations)
+    decode_ms = max(timing.decode_ns for timing in timings) / NS_PER_MS
+    decoded_tokens = sum(max(0, generation.output_length - 1) for generation in generations)
     return {
-        "time_to_first_token_ms": min(one.time_to_first_token_ns for one in timings) / NS_PER_MS,
+        "time_to_first_token_ms": min(timing.time_to_first_token_ns for timing in timings)
+        / NS_PER_MS,
         "decode_ms": decode_ms,
-        "draft_ms": sum(one.draft_ns for one in timings) / NS_PER_MS,
-        "verify_ms": sum(one.verify_ns for one in timings) / NS_PER_MS,
-        "tokens_per_second": later / decode_ms * 1e3 if decode_ms else 0.0,
+        "draft_ms": sum(timing.draft_ns for timing in timings) / NS_PER_MS,
+        "verify_ms": sum(timing.verify_ns for timing in timings) / NS_PER_MS,
+        "tokens_per_second": decoded_tokens / decode_ms * 1e3 if decode_ms else 0.0,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from draftloop.errors import InvalidInput
 
 
-def by_form_field(error: InvalidInput, field: str | None) -> InvalidInput:
+def with_form_field(error: InvalidInput, field: str | None) -> InvalidInput:
     """The error with `field` as its field, if it is about the grammar; otherwise unchanged."""
     if field is None or not error.field.startswith("grammar"):
         return error

@@ -13,7 +13,7 @@ from orchestrator.gateway.logprobs import (
     ChatLogprobs,
     CompletionLogprobs,
     LogprobsFormat,
-    OfTokens,
+    PendingLogprobs,
 )
 from orchestrator.gateway.parts import CallPart, Content, Parts
 from orchestrator.tokenizer import Tokenizer
@@ -50,7 +50,7 @@ class AnswerFormat(ABC):
         """A choice as a whole."""
 
     @abstractmethod
-    def says_something(self, choice: Choice) -> bool:
+    def has_content(self, choice: Choice) -> bool:
         """Whether a chunk has anything besides its index."""
 
     def reasoning_tokens(self) -> int | None:
@@ -86,7 +86,7 @@ class CompletionFormat(AnswerFormat):
     ) -> Choice:
         return self.delta(index, [self._echoes[index], *texts], logprobs, finish_reason)
 
-    def says_something(self, choice: Choice) -> bool:
+    def has_content(self, choice: Choice) -> bool:
         return bool(choice["text"] or choice["logprobs"] or choice["finish_reason"])
 
     def logprobs(self, tokenizer: Tokenizer, form: TextForm) -> LogprobsFormat:
@@ -102,32 +102,34 @@ class ChatFormat(AnswerFormat):
 
     def __init__(self, reading: Reading) -> None:
         self._readers = defaultdict[int, ChatReader](reading.reader)  # by choice
-        self._hides = reading.hidden and reading.thought is not None
-        self._logprobs = defaultdict[int, OfTokens](OfTokens)  # by choice, if reasoning is hidden
+        self._hides_reasoning = reading.hidden and reading.thought is not None
+        # By choice, if reasoning is hidden.
+        self._logprobs = defaultdict[int, PendingLogprobs](PendingLogprobs)
 
     def opening(self, index: int, logprobs: Any) -> list[Choice]:
         """The chunk with the role."""
-        said = {"role": "assistant", "content": "", "refusal": None}
-        return [{"index": index, "delta": said, "logprobs": None, "finish_reason": None}]
+        delta = {"role": "assistant", "content": "", "refusal": None}
+        return [{"index": index, "delta": delta, "logprobs": None, "finish_reason": None}]
 
     def delta(
         self, index: int, texts: Sequence[str], logprobs: Any, finish_reason: str | None
     ) -> Choice:
         parts, finish_reason = self.read(index, texts, finish_reason)
-        logprobs, said = self._shown(index, logprobs, parts), _reasoning(parts)
+        logprobs, message_delta = self._visible_logprobs(index, logprobs, parts), _reasoning(parts)
         if parts.content:
-            said["content"] = parts.content
+            message_delta["content"] = parts.content
         if parts.calls:
-            said["tool_calls"] = [_call_delta(part) for part in parts.calls]
+            message_delta["tool_calls"] = [_call_delta(part) for part in parts.calls]
         return {
-            "index": index, "delta": said, "logprobs": logprobs, "finish_reason": finish_reason,
+            "index": index, "delta": message_delta, "logprobs": logprobs,
+            "finish_reason": finish_reason,
         }  # fmt: skip
 
     def whole(
         self, index: int, texts: Sequence[str], logprobs: Any, finish_reason: str | None
     ) -> Choice:
         parts, finish_reason = self.read(index, texts, finish_reason)
-        logprobs = self._shown(index, logprobs, parts)
+        logprobs = self._visible_logprobs(index, logprobs, parts)
         message: Choice = {"role": "assistant", "content": parts.content, "refusal": None}
         message |= _reasoning(parts)
         if parts.reasoning or parts.calls:
@@ -139,20 +141,20 @@ class ChatFormat(AnswerFormat):
             "finish_reason": finish_reason,
         }  # fmt: skip
 
-    def _shown(self, index: int, logprobs: Any, parts: Parts) -> Any:
+    def _visible_logprobs(self, index: int, logprobs: Any, parts: Parts) -> Any:
         """The logprobs that the client gets: only the content's if reasoning is hidden.
 
         Those of the reasoning's tokens would reveal it.
         """
-        if logprobs is None or not self._hides:
+        if logprobs is None or not self._hides_reasoning:
             return logprobs
-        kept = self._logprobs[index]
-        kept.add(logprobs["content"])
+        pending = self._logprobs[index]
+        pending.add(logprobs["content"])
         tokens = [part.tokens for part in parts if isinstance(part, Content)]
-        shown = [one for some in tokens for one in kept.of(some)]
-        return {**logprobs, "content": shown} if shown else None
+        visible = [entry for numbers in tokens for entry in pending.of(numbers)]
+        return {**logprobs, "content": visible} if visible else None
 
-    def says_something(self, choice: Choice) -> bool:
+    def has_content(self, choice: Choice) -> bool:
         return bool(choice["delta"] or choice["logprobs"] or choice["finish_reason"])
 
     def reasoning_tokens(self) -> int | None:
@@ -169,22 +171,27 @@ class ChatFormat(AnswerFormat):
         """The parts of the text, and the finish reason, which is `tool_calls` after a call."""
         reader = self._readers[index]
         parts = reader.feed(texts, ends=finish_reason is not None)
-        called = finish_reason == "stop" and reader.calls
-        return parts, "tool_calls" if called else finish_reason
+        has_calls = finish_reason == "stop" and reader.calls
+        return parts, "tool_calls" if has_calls else finish_reason
 
 
 def _reasoning(parts: Parts) -> dict[str, Any]:
     """The reasoning under vLLM's name, and under that of DeepSeek, SGLang and llama.cpp."""
-    told = parts.reasoning
-    return {"reasoning": told, "reasoning_content": told} if told else {}
+    reasoning = parts.reasoning
+    return {"reasoning": reasoning, "reasoning_content": reasoning} if reasoning else {}
 
 
 def _call_delta(part: CallPart) -> dict[str, Any]:
     function = {"arguments": part.arguments}
     if not part.name:
         return {"index": part.call, "function": function}
-    named = {"name": part.name, **function}
-    return {"index": part.call, "id": part.call_id, "type": "function", "function": named}
+    function_with_name = {"name": part.name, **function}
+    return {
+        "index": part.call,
+        "id": part.call_id,
+        "type": "function",
+        "function": function_with_name,
+    }
 
 
 def _whole_calls(parts: list[CallPart]) -> list[dict[str, Any]]:

@@ -35,7 +35,7 @@ class ResponseFormat(Body):
         return self.schema_ if self.json_schema is None else self.json_schema.schema_
 
     @model_validator(mode="after")
-    def _schema_where_it_belongs(self) -> Self:
+    def _check_schema_place(self) -> Self:
         if self.schema_ is not None and (self.json_schema is not None or self.type == "text"):
             rule = "must not be given with type text, nor beside json_schema"
             raise InvalidInput("response_format.schema", rule, f"type {self.type}")
@@ -57,7 +57,7 @@ class StructuredOutputs(Body):
     grammar: str | None = Field(None, description="Lark's notation, or llama.cpp's (GBNF)")
 
     @model_validator(mode="after")
-    def _one_of_them(self) -> Self:
+    def _check_exactly_one(self) -> Self:
         if len(given := self.model_dump(by_alias=True, exclude_none=True)) != 1:
             rule = "must have one of json, json_object, regex, choice, grammar"
             raise InvalidInput("structured_outputs", rule, ", ".join(given) or "none")
@@ -65,7 +65,7 @@ class StructuredOutputs(Body):
 
 
 # vLLM's names before it had structured_outputs. guidance sends both, to suit any version.
-OLDER = {
+NEWER_NAMES = {
     "guided_json": "json", "guided_regex": "regex", "guided_choice": "choice",
     "guided_grammar": "grammar",
 }  # fmt: skip
@@ -77,13 +77,17 @@ def without_older_names(body: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises InvalidInput if both are given and differ.
     """
-    older = {OLDER[name]: name for name in OLDER if body.get(name) is not None}
-    rest = {n: value for n, value in body.items() if n not in OLDER and n != OLDER_BACKEND}
-    if not older:
+    older_names = {NEWER_NAMES[name]: name for name in NEWER_NAMES if body.get(name) is not None}
+    rest = {
+        field: value
+        for field, value in body.items()
+        if field not in NEWER_NAMES and field != OLDER_BACKEND
+    }
+    if not older_names:
         return rest
-    given = {newer: body[name] for newer, name in older.items()}
-    said = body.get("structured_outputs")
-    if said is not None and said != given:
-        rule = f"must say the same as {' and '.join(older.values())} if both are given"
-        raise InvalidInput("structured_outputs", rule, said)
+    given = {new_name: body[name] for new_name, name in older_names.items()}
+    newer_value = body.get("structured_outputs")
+    if newer_value is not None and newer_value != given:
+        rule = f"must say the same as {' and '.join(older_names.values())} if both are given"
+        raise InvalidInput("structured_outputs", rule, newer_value)
     return {**rest, "structured_outputs": given}

@@ -11,7 +11,7 @@ from draftloop.deadline import Deadline
 from draftloop.errors import InvalidInput, Unavailable
 from draftloop.request import GenerationParameters, SamplingParameters, check_token_count
 from orchestrator.access import Caller
-from orchestrator.ending import Ending
+from orchestrator.ending import Shutdown
 from orchestrator.front import Front
 from orchestrator.gateway.anthropic.answer import MessageAnswer
 from orchestrator.gateway.anthropic.body import MessagesBody
@@ -20,13 +20,13 @@ from orchestrator.gateway.caller import caller_of, tenant_of
 from orchestrator.gateway.chat_reader import PLAIN, Reading
 from orchestrator.gateway.chat_template import ChatTemplate
 from orchestrator.gateway.errors import UnknownModel
-from orchestrator.gateway.form_field import by_form_field
+from orchestrator.gateway.form_field import with_form_field
 from orchestrator.gateway.formats import ChatFormat, CompletionFormat
 from orchestrator.gateway.generating import Generating
 from orchestrator.gateway.hosts import Hosts
 from orchestrator.gateway.parameters import echoed_logprobs, parameters, seed_of
-from orchestrator.gateway.prompt_logprobs import PromptAnswer
-from orchestrator.gateway.prompts import Prompt, Prompts, count
+from orchestrator.gateway.prompt_logprobs import PromptLogprobsAnswer
+from orchestrator.gateway.prompts import Prompt, Prompts, count_prompts
 from orchestrator.gateway.readings import Readings
 from orchestrator.gateway.responses.answer import ResponseAnswer
 from orchestrator.gateway.responses.body import ResponseBody
@@ -44,7 +44,7 @@ from orchestrator.loop import Generation
 from orchestrator.metrics import counting_refusals
 
 TIMEOUT_HEADER = "x-request-timeout"
-OF_TOKENS = ("logit_bias", "stop_token_ids", "allowed_token_ids")  # fields with token ids
+TOKEN_ID_FIELDS = ("logit_bias", "stop_token_ids", "allowed_token_ids")  # fields with token ids
 
 
 class Gateway:
@@ -56,7 +56,7 @@ class Gateway:
         self.front = front
         self.ready = False
         self.started = int(time.time())
-        self.reading = Ending()  # of bodies: ends when requests are no longer accepted
+        self.body_shutdown = Shutdown()  # of bodies: ends when requests are no longer accepted
         self.hosts = Hosts(front.deployment.settings)
         self._prompts = Prompts(front.deployment, template)
         self._readings = Readings(front.deployment, template)
@@ -87,76 +87,76 @@ class Gateway:
 
         It is the client's time limit, at most the server's. Raises InvalidInput.
         """
-        most = self._settings.http_request_timeout_s
-        said = headers.get(TIMEOUT_HEADER)
-        if said is None:
-            return Deadline.after(most)
+        max_seconds = self._settings.http_request_timeout_s
+        header = headers.get(TIMEOUT_HEADER)
+        if header is None:
+            return Deadline.after(max_seconds)
         try:
-            seconds = float(said)
+            seconds = float(header)
         except ValueError:
             seconds = 0.0
         if not seconds > 0:  # NaN included
             with counting_refusals():
-                raise InvalidInput(TIMEOUT_HEADER, "must be a number of seconds above 0", said)
-        return Deadline.after(min(seconds, most))
+                raise InvalidInput(TIMEOUT_HEADER, "must be a number of seconds above 0", header)
+        return Deadline.after(min(seconds, max_seconds))
 
     async def completion(
-        self, said: CompletionBody, headers: Mapping[str, str], deadline: Deadline
+        self, body: CompletionBody, headers: Mapping[str, str], deadline: Deadline
     ) -> Work[CompletionFormat]:
         """A text completion. Raises InvalidInput, UnknownModel, Unavailable."""
-        caller = self._welcome(said, count(said), headers)
-        prompts = await self._prompts.of_completion(said)
-        choices = said.n or 1
-        echoes = [prompt.text if said.echo else "" for prompt in prompts for _ in range(choices)]
+        caller = self._check_request(body, count_prompts(body), headers)
+        prompts = await self._prompts.of_completion(body)
+        choices = body.n or 1
+        echoes = [prompt.text if body.echo else "" for prompt in prompts for _ in range(choices)]
         form = CompletionFormat(echoes)
-        return await self._work(said, prompts, caller, deadline, headers, form)
+        return await self._work(body, prompts, caller, deadline, headers, form)
 
     async def chat(
-        self, said: ChatBody, headers: Mapping[str, str], deadline: Deadline
+        self, body: ChatBody, headers: Mapping[str, str], deadline: Deadline
     ) -> Work[ChatFormat]:
         """A chat completion. Raises InvalidInput, UnknownModel, Unavailable."""
-        caller = self._welcome(said, 1, headers)
-        prompt = await self._prompts.of_chat(said)
-        reading = self._readings.of(said, prompt.text)
+        caller = self._check_request(body, 1, headers)
+        prompt = await self._prompts.of_chat(body)
+        reading = self._readings.of(body, prompt.text)
         form = ChatFormat(reading)
-        return await self._work(said, [prompt], caller, deadline, headers, form, reading)
+        return await self._work(body, [prompt], caller, deadline, headers, form, reading)
 
     async def response(
-        self, said: ResponseBody, headers: Mapping[str, str], deadline: Deadline
+        self, body: ResponseBody, headers: Mapping[str, str], deadline: Deadline
     ) -> ResponseAnswer:
         """An answer of the Responses API. Raises InvalidInput, UnknownModel, Unavailable."""
         with responses_names():
-            return ResponseAnswer(await self.chat(said.chat, headers, deadline), said)
+            return ResponseAnswer(await self.chat(body.chat, headers, deadline), body)
 
     async def message(
-        self, said: MessagesBody, headers: Mapping[str, str], deadline: Deadline
+        self, body: MessagesBody, headers: Mapping[str, str], deadline: Deadline
     ) -> MessageAnswer:
         """An answer of the Messages API. Raises InvalidInput, UnknownModel, Unavailable."""
         with messages_names():
-            return MessageAnswer(await self.chat(said.chat, headers, deadline))
+            return MessageAnswer(await self.chat(body.chat, headers, deadline))
 
     async def count_tokens(
-        self, said: MessagesBody | ResponseBody, headers: Mapping[str, str]
+        self, body: MessagesBody | ResponseBody, headers: Mapping[str, str]
     ) -> int:
         """Number of tokens of the body's prompt, whether or not the context has room for it."""
-        self.require_model(said.model)
-        self.front.begin(caller_of(self.front, headers))
-        with responses_names() if isinstance(said, ResponseBody) else messages_names():
-            return len(await self._prompts.tokens(said.chat))
+        self.require_model(body.model)
+        self.front.count_requests(caller_of(self.front, headers))
+        with responses_names() if isinstance(body, ResponseBody) else messages_names():
+            return len(await self._prompts.tokens(body.chat))
 
-    async def tokens(self, said: TokenizeBody, headers: Mapping[str, str]) -> list[int]:
+    async def tokens(self, body: TokenizeBody, headers: Mapping[str, str]) -> list[int]:
         """Token ids of a text or of a chat's prompt."""
-        self.require_model(said.model)
-        self.front.begin(caller_of(self.front, headers))
-        return await self._prompts.tokens(said)
+        self.require_model(body.model)
+        self.front.count_requests(caller_of(self.front, headers))
+        return await self._prompts.tokens(body)
 
-    async def text(self, said: DetokenizeBody, headers: Mapping[str, str]) -> str:
+    async def text(self, body: DetokenizeBody, headers: Mapping[str, str]) -> str:
         """The text of token ids."""
-        self.require_model(said.model)
-        self.front.begin(caller_of(self.front, headers))
-        return await self._prompts.text(said)
+        self.require_model(body.model)
+        self.front.count_requests(caller_of(self.front, headers))
+        return await self._prompts.text(body)
 
-    def _welcome(self, said: Generating, prompts: int, headers: Mapping[str, str]) -> Caller:
+    def _check_request(self, body: Generating, prompts: int, headers: Mapping[str, str]) -> Caller:
         """The caller, once the request has been checked as far as possible without its prompt.
 
         Its choices are counted for the key's rate. More choices than may ever run at once are
@@ -164,22 +164,24 @@ class Gateway:
         """
         if not self.ready:
             raise Unavailable("the server is not ready, or is about to stop")
-        self.require_model(said.model)
+        self.require_model(body.model)
         caller = caller_of(self.front, headers)
-        most = min(self._settings.max_requests, caller.most_at_once or self._settings.max_requests)
-        if prompts > most:
-            raise InvalidInput("prompt", f"must have at most {most} entries", f"{prompts} entries")
-        if prompts * (said.n or 1) > most:
-            raise InvalidInput("n", f"must be at most {most // prompts} here", said.n)
-        self.front.begin(caller, prompts * (said.n or 1))
+        limit = min(
+            self._settings.max_requests, caller.max_concurrent or self._settings.max_requests
+        )
+        if prompts > limit:
+            raise InvalidInput("prompt", f"must have at most {limit} entries", f"{prompts} entries")
+        if prompts * (body.n or 1) > limit:
+            raise InvalidInput("n", f"must be at most {limit // prompts} here", body.n)
+        self.front.count_requests(caller, prompts * (body.n or 1))
         size = self.front.deployment.verifier.vocabulary_size
-        for name in OF_TOKENS:  # before each choice gets a copy
-            check_token_count(name, len(getattr(said, name) or ()), size)
+        for name in TOKEN_ID_FIELDS:  # before each choice gets a copy
+            check_token_count(name, len(getattr(body, name) or ()), size)
         return caller
 
     async def _work(
         self,
-        said: Generating,
+        body: Generating,
         prompts: list[Prompt],
         caller: Caller,
         deadline: Deadline,
@@ -188,37 +190,41 @@ class Gateway:
         reading: Reading = PLAIN,
     ) -> Work[Form]:
         info = self.front.deployment.verifier
-        tenant, grammar = tenant_of(headers), reading.grammar(grammar_of(said))
+        tenant, grammar = tenant_of(headers), reading.grammar(grammar_of(body))
         generations = []
         for prompt in prompts:
-            seed = seed_of(said)  # one per prompt: equal prompts need not have equal answers
-            for one in parameters(said, prompt.token_ids, tenant, seed, grammar, self._defaults):
-                generations.append(await self._generation(said, one, deadline, caller, reading))
+            seed = seed_of(body)  # one per prompt: equal prompts need not have equal answers
+            for choice_parameters in parameters(
+                body, prompt.token_ids, tenant, seed, grammar, self._defaults
+            ):
+                generations.append(
+                    await self._generation(body, choice_parameters, deadline, caller, reading)
+                )
                 await asyncio.sleep(0)  # many choices must not hold up other requests
-        options = said.stream_options
+        options = body.stream_options
         return Work(
             front=self.front,
             model=self.model_name,
             fingerprint=f"draftloop-{__version__}-{info.model_fingerprint}",
             generations=generations,
             prompt_tokens=sum(len(prompt.token_ids) for prompt in prompts),
-            choices=said.n or 1,
+            choices=body.n or 1,
             form=form,
-            form_field=said.form_field,
+            form_field=body.form_field,
             headers=tuple(headers.items()),
             caller=caller,
             include_usage=bool(options and options.include_usage),
             continuous_usage=bool(options and options.continuous_usage_stats),
-            traced=bool(said.stream and said.speculative and said.speculative.trace),
-            tells_token_ids=bool(said.return_token_ids),
-            of_prompts=PromptAnswer(echoed_logprobs(said), said.prompt_logprobs),
-            prompt_alone=said.prompt_alone,
+            traced=bool(body.stream and body.speculative and body.speculative.trace),
+            returns_token_ids=bool(body.return_token_ids),
+            prompt_answer=PromptLogprobsAnswer(echoed_logprobs(body), body.prompt_logprobs),
+            prompt_only=body.prompt_only,
         )
 
     async def _generation(
         self,
-        said: Generating,
-        one: GenerationParameters,
+        body: Generating,
+        choice_parameters: GenerationParameters,
         deadline: Deadline,
         caller: Caller,
         reading: Reading,
@@ -226,18 +232,18 @@ class Gateway:
         """The generation of one choice. Raises InvalidInput with the client's field names."""
         try:
             return await self.front.generation(
-                one, deadline, caller, self._readings.text_form(said, reading)
+                choice_parameters, deadline, caller, self._readings.text_form(body, reading)
             )
         except InvalidInput as error:
-            if error.field == "max_tokens" and said.max_completion_tokens is not None:
+            if error.field == "max_tokens" and body.max_completion_tokens is not None:
                 raise InvalidInput.from_description(
                     "max_completion_tokens", error.description
                 ) from None
-            error = await self._nearer(error, said, reading)
-            raise by_form_field(error, said.form_field) from None
+            error = await self._more_specific_error(error, body, reading)
+            raise with_form_field(error, body.form_field) from None
 
-    async def _nearer(
-        self, error: InvalidInput, said: Generating, reading: Reading
+    async def _more_specific_error(
+        self, error: InvalidInput, body: Generating, reading: Reading
     ) -> InvalidInput:
         """The error of the form that is wrong, if the grammar combines several forms.
 
@@ -246,12 +252,12 @@ class Gateway:
         if not (reading.schemas and error.field.startswith("grammar")):
             return error
         parts = [("tools", schema) for schema in reading.schemas]
-        if (form := grammar_of(said)) is not None:
-            parts.insert(0, (said.form_field or "", form))
+        if (form := grammar_of(body)) is not None:
+            parts.insert(0, (body.form_field or "", form))
         deployment = self.front.deployment
         for field, part in parts:
             try:
                 await deployment.grammars.require(part, deployment.verifier)
-            except InvalidInput as its_own:
-                return by_form_field(its_own, field)
+            except InvalidInput as specific:
+                return with_form_field(specific, field)
         return error

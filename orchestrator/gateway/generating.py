@@ -13,12 +13,12 @@ from orchestrator.gateway.body import Body, ListOf, ObjectOf, RequestBody
 from orchestrator.gateway.forms import ResponseFormat, StructuredOutputs, without_older_names
 from orchestrator.gateway.messages import TextPart
 
-MOST_CHOICES = 128
-MOST_INT = 2**31 - 1
-LEAST_SEED = -(2**63)
+MAX_CHOICES = 128
+MAX_INT = 2**31 - 1
+MIN_SEED = -(2**63)
 
-Count = Annotated[int, Field(ge=1, le=MOST_INT)]
-CountOrZero = Annotated[int, Field(ge=0, le=MOST_INT)]
+Count = Annotated[int, Field(ge=1, le=MAX_INT)]
+CountOrZero = Annotated[int, Field(ge=0, le=MAX_INT)]
 
 
 class StreamOptions(Body):
@@ -61,7 +61,7 @@ class Sampling(RequestBody):
     )
     top_p: float | None = None
     stop: str | ListOf[str] | None = None
-    seed: Annotated[int, Field(ge=LEAST_SEED, le=MAX_SEED)] | None = Field(
+    seed: Annotated[int, Field(ge=MIN_SEED, le=MAX_SEED)] | None = Field(
         None, description="the same seed gives the same text; negative ones are taken modulo 2^64"
     )
     presence_penalty: float | None = None
@@ -106,7 +106,7 @@ class Generating(Sampling):
 
     max_tokens: Count | None = Field(None, description="most tokens; the server's default without")
     max_completion_tokens: Count | None = Field(None, description="the newer name of max_tokens")
-    n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = Field(
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = Field(
         None, description="choices for each prompt; choice i uses seed + i"
     )
     stream_options: StreamOptions | None = None
@@ -124,11 +124,11 @@ class Generating(Sampling):
 
     @model_validator(mode="before")
     @classmethod
-    def _newer_names(cls, body: Any) -> Any:
+    def _replace_older_names(cls, body: Any) -> Any:
         return without_older_names(body) if isinstance(body, dict) else body
 
     @model_validator(mode="after")
-    def _whole_or_streamed(self) -> Self:
+    def _check_stream_fields(self) -> Self:
         if self.stream_options is not None and not self.stream:
             raise InvalidInput("stream_options", "must only be given with stream: true", False)
         if self.prompt_logprobs is not None and self.stream:
@@ -137,7 +137,7 @@ class Generating(Sampling):
         return self
 
     @model_validator(mode="after")
-    def _one_limit(self) -> Self:
+    def _check_limits_agree(self) -> Self:
         limits = {self.max_tokens, self.max_completion_tokens} - {None}
         if len(limits) > 1:
             newer = self.max_completion_tokens
@@ -146,14 +146,14 @@ class Generating(Sampling):
         return self
 
     @model_validator(mode="after")
-    def _one_form(self) -> Self:
+    def _check_single_form(self) -> Self:
         if self.structured_outputs is not None and self._wants_json:
             rule = "must not be given with a response_format"
             raise InvalidInput("structured_outputs", rule, "both")
         return self
 
     @property
-    def prompt_alone(self) -> bool:
+    def prompt_only(self) -> bool:
         """Whether nothing is to be generated and the answer is the prompt alone."""
         return self.max_tokens == 0
 

@@ -10,6 +10,6 @@ FUNCTIONS = "functions."  # before the name of the function that a call is addre
 CALL_BEGIN = f"{CHANNEL}commentary to={FUNCTIONS}"
 
 
-def is_shown(template: str) -> bool:
+def uses_harmony(template: str) -> bool:
     """Whether a chat template writes Harmony."""
     return CHANNEL in template and MESSAGE in template

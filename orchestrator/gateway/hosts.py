@@ -14,7 +14,9 @@ from collections.abc import Mapping
 from draftloop.errors import Forbidden
 from orchestrator.config import OrchestratorSettings
 
-OF_CONTAINERS = ".docker.internal"  # containers' names of their host; nobody can register one
+CONTAINER_HOST_SUFFIX = (
+    ".docker.internal"  # containers' names of their host; nobody can register one
+)
 PORT = re.compile(r":\d*$")
 
 
@@ -22,20 +24,24 @@ class Hosts:
     """Checks names only if the server listens on loopback and needs neither API keys nor TLS."""
 
     def __init__(self, settings: OrchestratorSettings) -> None:
-        self._own = _host(settings.http_listen)
+        self._own_host = _host(settings.http_listen)
         safe = settings.api_keys is not None or settings.server_tls is not None
-        self._only_own = _is_loopback(self._own) and not safe
+        self._requires_own_host = _is_loopback(self._own_host) and not safe
 
-    def require_own(self, headers: Mapping[str, str]) -> None:
+    def require_own_host(self, headers: Mapping[str, str]) -> None:
         """Raises Forbidden if the request came under a name that is not the server's own."""
-        said = headers.get("host")
-        if not self._only_own or said is None:  # browsers always send it
+        header = headers.get("host")
+        if not self._requires_own_host or header is None:  # browsers always send it
             return
-        host = _host(said)
-        if host != self._own and not _is_loopback(host) and not host.endswith(OF_CONTAINERS):
+        host = _host(header)
+        if (
+            host != self._own_host
+            and not _is_loopback(host)
+            and not host.endswith(CONTAINER_HOST_SUFFIX)
+        ):
             raise Forbidden(
                 "host: must be localhost or an address of loopback, where no API keys are needed; "
-                f"got {said[:80]!r}"
+                f"got {header[:80]!r}"
             )
 
 

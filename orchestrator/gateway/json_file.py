@@ -9,7 +9,7 @@ from typing import Any
 from draftloop.errors import StartupFailure
 
 
-def json_object(file: Path) -> dict[str, Any]:
+def read_json_object(file: Path) -> dict[str, Any]:
     """The object in the file; empty if there is none. Raises StartupFailure for a broken file."""
     try:
         content = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}

@@ -10,7 +10,7 @@ from draftloop.logprobs import TokenLogprobs
 from draftloop.request import USUAL, TextForm
 from orchestrator.tokenizer import Tokenizer
 
-LEAST = -9999.0  # JSON has no infinity; OpenAI and vLLM write this instead
+MIN_LOGPROB = -9999.0  # JSON has no infinity; OpenAI and vLLM write this instead
 
 
 class LogprobsFormat(Protocol):
@@ -35,26 +35,28 @@ class CompletionLogprobs:
     def of(self, entries: Sequence[TokenLogprobs]) -> dict[str, Any]:
         return {
             "tokens": [self._name(entry.token_id) for entry in entries],
-            "token_logprobs": [finite(entry.logprob) for entry in entries],
+            "token_logprobs": [json_logprob(entry.logprob) for entry in entries],
             "top_logprobs": [self._top(entry) for entry in entries],
             "text_offset": [self._next_offset(entry.token_id) for entry in entries],
         }
 
     def of_prompt(
-        self, first: int, entries: Iterable[TokenLogprobs], most: int
+        self, first: int, entries: Iterable[TokenLogprobs], max_top: int
     ) -> dict[str, list[Any]]:
-        """Those of an echoed prompt, with `most` likeliest tokens each; called before `of`.
+        """Those of an echoed prompt, with `max_top` likeliest tokens each; called before `of`.
 
         The `first` token of a prompt has no log-probability.
         """
-        shown = [TokenLogprobs(e.token_id, e.logprob, e.top[:most]) for e in entries]
-        written = self.of([TokenLogprobs(first, 0.0), *shown])
-        written["token_logprobs"][0] = written["top_logprobs"][0] = None
-        return written
+        shown = [
+            TokenLogprobs(entry.token_id, entry.logprob, entry.top[:max_top]) for entry in entries
+        ]
+        lists = self.of([TokenLogprobs(first, 0.0), *shown])
+        lists["token_logprobs"][0] = lists["top_logprobs"][0] = None
+        return lists
 
     def _top(self, entry: TokenLogprobs) -> dict[str, float]:
         pairs = (*entry.top, (entry.token_id, entry.logprob))
-        return {self._name(token): finite(logprob) for token, logprob in pairs}
+        return {self._name(token): json_logprob(logprob) for token, logprob in pairs}
 
     def _name(self, token_id: int) -> str:
         """The token's text, or its bytes if they are no UTF-8: two tokens must not look alike."""
@@ -97,30 +99,30 @@ class ChatLogprobs:
     def _one(self, token_id: int, logprob: float) -> dict[str, Any]:
         data = self._tokenizer.token_bytes(token_id)
         text = data.decode("utf-8", "replace")
-        return {"token": text, "logprob": finite(logprob), "bytes": list(data)}
+        return {"token": text, "logprob": json_logprob(logprob), "bytes": list(data)}
 
 
-class OfTokens:
+class PendingLogprobs:
     """Holds the logprobs of an answer's tokens until it is known which part their text is in."""
 
     def __init__(self) -> None:
         self._first = 0
         self._kept: list[dict[str, Any]] = []
 
-    def add(self, told: Sequence[dict[str, Any]]) -> None:
+    def add(self, entries: Sequence[dict[str, Any]]) -> None:
         """Adds those of the next tokens."""
-        self._kept.extend(told)
+        self._kept.extend(entries)
 
     def of(self, tokens: Sequence[int]) -> list[dict[str, Any]]:
         """Those of the tokens with these numbers in the answer; earlier ones are dropped."""
         if not self._kept or not tokens:
             return []
-        told = [self._kept[token - self._first] for token in tokens]
-        passed = tokens[-1] + 1 - self._first
-        self._kept, self._first = self._kept[passed:], self._first + passed
-        return told
+        found = [self._kept[token - self._first] for token in tokens]
+        dropped = tokens[-1] + 1 - self._first
+        self._kept, self._first = self._kept[dropped:], self._first + dropped
+        return found
 
 
-def finite(logprob: float) -> float:
-    """The log-probability in a form that JSON can hold: at least `LEAST`."""
-    return max(logprob, LEAST)
+def json_logprob(logprob: float) -> float:
+    """The log-probability in a form that JSON can hold: at least `MIN_LOGPROB`."""
+    return max(logprob, MIN_LOGPROB)

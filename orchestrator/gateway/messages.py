@@ -10,12 +10,12 @@ from pydantic import Field, model_validator
 
 from draftloop.errors import InvalidInput
 from draftloop.request import check_characters
-from orchestrator.gateway.body import Body, ListOf, meant
+from orchestrator.gateway.body import Body, ListOf, without_nulls
 from orchestrator.gateway.tools.schemas import Call
 
 # Of no effect: fields that OpenAI's own client and LiteLLM add to an answer, or that were empty in
 # it, and that they send back with it.
-OF_CLIENTS = (
+CLIENT_FIELDS = (
     "parsed", "annotations", "refusal", "provider_specific_fields", "thinking_blocks",
     "reasoning_details", "cache_control",
 )  # fmt: skip
@@ -23,8 +23,8 @@ OF_CLIENTS = (
 
 # What the model reads in place of a picture or file in a tool's result. A refusal would end the
 # conversation, since all later requests contain the result.
-UNSEEN = "[a picture, which this model cannot see]"
-UNREAD = "[a file, which this model cannot read]"
+UNSEEN_IMAGE = "[a picture, which this model cannot see]"
+UNREADABLE_FILE = "[a file, which this model cannot read]"
 
 
 class TextPart(Body):
@@ -36,34 +36,41 @@ class TextPart(Body):
     prompt_cache_breakpoint: Any = Field(None, description="of no effect")
 
 
-class Told(Protocol):
+class HasText(Protocol):
     """A part that has text."""
 
     @property
     def text(self) -> str: ...
 
 
-def joined(content: str | Sequence[Told]) -> str:
+def join_text(content: str | Sequence[HasText]) -> str:
     """The text of a content that may have come in parts, which are joined by line ends."""
     return content if isinstance(content, str) else "\n".join(part.text for part in content)
 
 
-def of_system(words: Sequence[str]) -> list[dict[str, Any]]:
+def system_messages(texts: Sequence[str]) -> list[dict[str, Any]]:
     """The system's texts as one message; no message if there are none.
 
     gpt-oss's template shows only the first system message, and others take nothing but turns of
     user and assistant after it.
     """
-    return [{"role": "system", "content": "\n\n".join(words)}] if words else []
+    return [{"role": "system", "content": "\n\n".join(texts)}] if texts else []
 
 
-def answered(content: str, reasoning: str, calls: Iterable[tuple[str, str, str]]) -> dict[str, Any]:
+def assistant_message(
+    content: str, reasoning: str, calls: Iterable[tuple[str, str, str]]
+) -> dict[str, Any]:
     """An earlier answer as a chat's message. A call is its id, name, and arguments as JSON text."""
-    told = [
+    tool_calls = [
         {"id": call_id, "function": {"name": name, "arguments": arguments}}
         for call_id, name, arguments in calls
     ]
-    return {"role": "assistant", "content": content, "reasoning": reasoning, "tool_calls": told}
+    return {
+        "role": "assistant",
+        "content": content,
+        "reasoning": reasoning,
+        "tool_calls": tool_calls,
+    }
 
 
 class Message(Body):
@@ -84,20 +91,20 @@ class Message(Body):
         """Drops nulls and fields of no effect: clients send back an answer with all its fields."""
         if not isinstance(message, dict):
             return message
-        given = meant(message, OF_CLIENTS)
-        if given.get("role") == "tool" and isinstance(given.get("content"), list):
-            given["content"] = list(map(_in_words, given["content"]))
-        if "reasoning_content" in given:  # answers have it under both names
-            given["reasoning"] = given.pop("reasoning_content")
-        return {"content": "", **given} if given.get("role") == "assistant" else given
+        fields = without_nulls(message, CLIENT_FIELDS)
+        if fields.get("role") == "tool" and isinstance(fields.get("content"), list):
+            fields["content"] = list(map(_as_text_part, fields["content"]))
+        if "reasoning_content" in fields:  # answers have it under both names
+            fields["reasoning"] = fields.pop("reasoning_content")
+        return {"content": "", **fields} if fields.get("role") == "assistant" else fields
 
 
-def _in_words(part: Any) -> Any:
+def _as_text_part(part: Any) -> Any:
     match part:
         case {"type": "image_url" | "image"}:
-            return {"type": "text", "text": UNSEEN}
+            return {"type": "text", "text": UNSEEN_IMAGE}
         case {"type": "file"}:
-            return {"type": "text", "text": UNREAD}
+            return {"type": "text", "text": UNREADABLE_FILE}
     return part
 
 
@@ -108,13 +115,15 @@ def for_template(messages: Sequence[Message]) -> list[dict[str, Any]]:
     surrogates.
     """
     plain = []
-    called: dict[str, str] = {}  # function names by call id; some templates show them with results
-    for place, message in enumerate(messages):
-        _require_role(f"messages[{place}]", message)
-        plain.append(_for_template(f"messages[{place}]", message))
-        called |= {call.id: call.function.name for call in message.tool_calls or ()}
-        if message.tool_call_id in called:
-            plain[-1].setdefault("name", called[message.tool_call_id])
+    function_names: dict[
+        str, str
+    ] = {}  # function names by call id; some templates show them with results
+    for index, message in enumerate(messages):
+        _require_role(f"messages[{index}]", message)
+        plain.append(_for_template(f"messages[{index}]", message))
+        function_names |= {call.id: call.function.name for call in message.tool_calls or ()}
+        if message.tool_call_id in function_names:
+            plain[-1].setdefault("name", function_names[message.tool_call_id])
     return plain
 
 
@@ -130,7 +139,7 @@ def _require_role(field: str, message: Message) -> None:
 
 def _for_template(field: str, message: Message) -> dict[str, Any]:
     role = "system" if message.role == "developer" else message.role
-    plain: dict[str, Any] = {"role": role, "content": joined(message.content)}
+    plain: dict[str, Any] = {"role": role, "content": join_text(message.content)}
     for name in ("name", "tool_call_id"):
         if (value := getattr(message, name)) is not None:
             plain[name] = value
@@ -140,8 +149,8 @@ def _for_template(field: str, message: Message) -> dict[str, Any]:
             plain["thinking"] = message.reasoning
     if message.tool_calls:
         plain["tool_calls"] = [
-            _call(f"{field}.tool_calls[{number}]", call)
-            for number, call in enumerate(message.tool_calls)
+            _call(f"{field}.tool_calls[{index}]", call)
+            for index, call in enumerate(message.tool_calls)
         ]
     return plain
 
@@ -151,12 +160,12 @@ def _call(field: str, call: Call) -> dict[str, Any]:
 
     Arguments that are not a JSON object, such as those cut off by a token limit, stay text.
     """
-    said = call.function.arguments
+    text = call.function.arguments
     try:
-        meant = json.loads(said) if said else {}
+        parsed = json.loads(text) if text else {}
     except (ValueError, RecursionError):
-        meant = None
-    arguments = meant if isinstance(meant, dict) else said
+        parsed = None
+    arguments = parsed if isinstance(parsed, dict) else text
     # Escapes within the arguments' text may be lone surrogates, too.
     check_characters(f"{field}.function.arguments", json.dumps(arguments, ensure_ascii=False))
     function = {"name": call.function.name, "arguments": arguments}

@@ -199,10 +199,10 @@ class MessageAnswer(BaseModel):
 
 
 REFUSALS = _refusals(ErrorAnswer)
-ANTHROPICS_REFUSALS = _refusals(AnthropicErrorAnswer)
+ANTHROPIC_REFUSALS = _refusals(AnthropicErrorAnswer)
 ANSWERS = {
     "completion": _answers(CompletionAnswer),
     "chat": _answers(ChatAnswer),
     "response": _answers(ResponseAnswer),
-    "message": _answers(MessageAnswer) | ANTHROPICS_REFUSALS,
+    "message": _answers(MessageAnswer) | ANTHROPIC_REFUSALS,
 }

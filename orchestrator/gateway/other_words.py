@@ -11,10 +11,10 @@ from orchestrator.gateway.renaming import Renaming
 from orchestrator.gateway.schemas import ChatBody, TemplateOptions
 
 # Fields that chats have under the same name.
-SHARED = {*Sampling.model_fields, "chat_template_kwargs", "include_reasoning"}
+CHAT_FIELDS = {*Sampling.model_fields, "chat_template_kwargs", "include_reasoning"}
 
 
-class InOtherWords(Sampling):
+class TranslatedBody(Sampling):
     """A body that is translated to a chat once it has been validated."""
 
     chat_template_kwargs: TemplateOptions | None = None
@@ -26,11 +26,11 @@ class InOtherWords(Sampling):
         """The chat that the body was translated to."""
         return self._chat
 
-    def _become(self, said: dict[str, Any], names: Renaming) -> None:
+    def _set_chat(self, chat_fields: dict[str, Any], names: Renaming) -> None:
         """Sets `chat`, validated; its errors have the client's `names` of fields.
 
         Only this second validation makes a chat's types and applies its rules across fields. Only
         the first knows the places of what the client wrote.
         """
         with names():
-            self._chat = ChatBody.model_validate(said)
+            self._chat = ChatBody.model_validate(chat_fields)

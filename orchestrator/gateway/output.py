@@ -15,7 +15,7 @@ Logprobs = Callable[[Sequence[int]], Sequence[Object]]
 COMPLETED, INCOMPLETE, IN_PROGRESS = "completed", "incomplete", "in_progress"
 
 
-class Grown:
+class TextBuffer:
     """A text that grows by pieces, joined only when it is read: joining for each piece is slow."""
 
     def __init__(self) -> None:
@@ -30,12 +30,12 @@ class Grown:
         return self._pieces[0]
 
 
-class Growing(ABC):
+class OutputItem(ABC):
     """An item of the output while it grows."""
 
     @property
     @abstractmethod
-    def said(self) -> Object:
+    def value(self) -> Object:
         """The item as it is now, as an answer shows it."""
 
     @abstractmethod
@@ -43,7 +43,7 @@ class Growing(ABC):
         """Events that the item has begun."""
 
     @abstractmethod
-    def growing(self, text: str, logprobs: Sequence[Object]) -> Iterator[Object]:
+    def add_text(self, text: str, logprobs: Sequence[Object]) -> Iterator[Object]:
         """Events that the item has more text."""
 
     @abstractmethod
@@ -54,9 +54,9 @@ class Growing(ABC):
 class Kinds(NamedTuple):
     """Makers of an API's items; they take the item's index in the output."""
 
-    reasoning: Callable[[int], Growing]
-    content: Callable[[int], Growing]
-    call: Callable[[int, CallPart], Growing]
+    reasoning: Callable[[int], OutputItem]
+    content: Callable[[int], OutputItem]
+    call: Callable[[int, CallPart], OutputItem]
 
 
 class Output:
@@ -64,17 +64,17 @@ class Output:
 
     def __init__(self, kinds: Kinds) -> None:
         self._kinds = kinds
-        self._all: list[Growing] = []
-        self._open: Growing | None = None
-        self._made_by: Callable[..., Growing] | None = None
+        self._items: list[OutputItem] = []
+        self._open: OutputItem | None = None
+        self._open_kind: Callable[..., OutputItem] | None = None
 
     @property
-    def said(self) -> list[Object]:
+    def value(self) -> list[Object]:
         """The items so far."""
-        return [one.said for one in self._all]
+        return [item.value for item in self._items]
 
     @property
-    def open(self) -> Growing | None:
+    def open(self) -> OutputItem | None:
         """The item that may still grow; None if there is none."""
         return self._open
 
@@ -97,26 +97,26 @@ class Output:
 
     def finish_with_content(self, status: str) -> Iterator[Object]:
         """Like `finish`, but an answer without items gets an empty text."""
-        if not self._all:
+        if not self._items:
             yield from self._next(self._kinds.content)
         yield from self.finish(status)
 
     def _grow(
-        self, kind: Callable[[int], Growing], text: str, logprobs: Sequence[Object]
+        self, kind: Callable[[int], OutputItem], text: str, logprobs: Sequence[Object]
     ) -> Iterator[Object]:
-        if self._open is None or self._made_by is not kind:
+        if self._open is None or self._open_kind is not kind:
             yield from self._next(kind)
         assert self._open is not None
-        yield from self._open.growing(text, logprobs)
+        yield from self._open.add_text(text, logprobs)
 
     def _call(self, part: CallPart) -> Iterator[Object]:
         if part.name:
             yield from self._next(self._kinds.call, part)
         if part.arguments and self._open is not None:
-            yield from self._open.growing(part.arguments, ())
+            yield from self._open.add_text(part.arguments, ())
 
-    def _next(self, kind: Callable[..., Growing], *said: CallPart) -> Iterator[Object]:
+    def _next(self, kind: Callable[..., OutputItem], *arguments: CallPart) -> Iterator[Object]:
         yield from self.finish(COMPLETED)
-        self._open, self._made_by = kind(len(self._all), *said), kind
-        self._all.append(self._open)
+        self._open, self._open_kind = kind(len(self._items), *arguments), kind
+        self._items.append(self._open)
         yield from self._open.opening()

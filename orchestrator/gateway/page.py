@@ -31,9 +31,9 @@ HEADERS = {
 class PlaygroundFiles(StaticFiles):
     """Static files; the page may load nothing from elsewhere, run nothing inline, not be framed."""
 
-    def file_response(self, *said: Any, **named: Any) -> Response:
+    def file_response(self, *args: Any, **kwargs: Any) -> Response:
         """The file, or the answer that it has not changed, with the headers above."""
-        response = super().file_response(*said, **named)
+        response = super().file_response(*args, **kwargs)
         response.headers.update(HEADERS)
         return response
 

@@ -36,22 +36,22 @@ class Parts(list[Part]):
     """A list of parts in which neighbours that belong together are merged."""
 
     @classmethod
-    def of(cls, told: Iterable[Part]) -> Parts:
+    def of(cls, parts: Iterable[Part]) -> Parts:
         """Merges these parts. Adding them one by one would copy the merged text each time."""
         runs: list[list[Part]] = []
-        for part in filter(_says_something, told):
-            if runs and _belong_together(runs[-1][-1], part):
+        for part in filter(_has_content, parts):
+            if runs and _can_merge(runs[-1][-1], part):
                 runs[-1].append(part)
             else:
                 runs.append([part])
-        return cls(map(_as_one, runs))
+        return cls(map(_merge, runs))
 
     def add(self, part: Part) -> None:
         """Adds the next part, unless it is empty."""
-        if not _says_something(part):
+        if not _has_content(part):
             return
-        if self and _belong_together(self[-1], part):
-            self[-1] = _as_one([self[-1], part])
+        if self and _can_merge(self[-1], part):
+            self[-1] = _merge([self[-1], part])
         else:
             self.append(part)
 
@@ -71,11 +71,11 @@ class Parts(list[Part]):
         return [part for part in self if isinstance(part, CallPart)]
 
 
-def _says_something(part: Part) -> bool:
+def _has_content(part: Part) -> bool:
     return isinstance(part, CallPart) or bool(part.text)
 
 
-def _belong_together(first: Part, second: Part) -> bool:
+def _can_merge(first: Part, second: Part) -> bool:
     match first, second:
         case CallPart(), CallPart():
             return not second.name and first.call == second.call
@@ -83,12 +83,12 @@ def _belong_together(first: Part, second: Part) -> bool:
             return type(first) is type(second)
 
 
-def _as_one(run: Sequence[Part]) -> Part:
+def _merge(run: Sequence[Part]) -> Part:
     """Merges parts that belong together."""
     match run[0]:
         case CallPart() as first:
-            said = [part.arguments for part in run if isinstance(part, CallPart)]
-            return first._replace(arguments="".join(said))
+            arguments = [part.arguments for part in run if isinstance(part, CallPart)]
+            return first._replace(arguments="".join(arguments))
         case Reasoning():
             return Reasoning("".join(part.text for part in run if isinstance(part, Reasoning)))
         case Content():

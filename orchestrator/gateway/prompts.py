@@ -22,7 +22,7 @@ from orchestrator.gateway.schemas import (
 from orchestrator.gateway.size import is_large
 from orchestrator.gateway.tools.offer import shown_tools
 
-LONG_CHAT = 1 << 16  # characters beyond which rendering would hold up other requests
+MAX_INLINE_CHARACTERS = 1 << 16  # characters beyond which rendering would hold up other requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,88 +47,98 @@ class Prompts:
         self._tokenizer = deployment.tokenizer
         self._template = template
 
-    async def of_completion(self, said: CompletionBody) -> list[Prompt]:
+    async def of_completion(self, body: CompletionBody) -> list[Prompt]:
         """The prompts in the client's order; with their texts if these are echoed."""
-        return [await self._read(said, *entry) for entry in entries(said)]
+        return [await self._read(body, *entry) for entry in prompt_entries(body)]
 
-    async def of_chat(self, said: ChatBody) -> Prompt:
+    async def of_chat(self, body: ChatBody) -> Prompt:
         """A chat's prompt.
 
         The template writes the special tokens; the tokenizer adds none unless the client says so.
         """
-        text, token_ids = await self._chat(said)
-        return await self._fitting(said, "messages", token_ids, text, told=True)
+        text, token_ids = await self._chat(body)
+        return await self._truncate_and_check(body, "messages", token_ids, text, with_text=True)
 
-    async def tokens(self, said: ChatBody | TokenizeBody) -> list[int]:
+    async def tokens(self, body: ChatBody | TokenizeBody) -> list[int]:
         """Token ids of a text or of a chat's prompt."""
-        if said.messages is None:
-            return await self._encoded(said, said.prompt or "", special=True)
-        return (await self._chat(said))[1]
+        if body.messages is None:
+            return await self._encode(body, body.prompt or "", special=True)
+        return (await self._chat(body))[1]
 
-    async def text(self, said: DetokenizeBody) -> str:
+    async def text(self, body: DetokenizeBody) -> str:
         """The text of token ids, without special tokens."""
-        if said.tokens:
+        if body.tokens:
             size = self._deployment.verifier.vocabulary_size
-            check_token_ids("tokens", said.tokens, size)
-        return await self._tokenizer.decoded(said.tokens)
+            check_token_ids("tokens", body.tokens, size)
+        return await self._tokenizer.decode_async(body.tokens)
 
-    async def _chat(self, said: ChatBody | TokenizeBody) -> tuple[str, list[int]]:
+    async def _chat(self, body: ChatBody | TokenizeBody) -> tuple[str, list[int]]:
         """A chat's prompt, as text and as tokens."""
-        text = await self._rendered(said)
-        return text, await self._encoded(said, text, special=False)
+        text = await self._render(body)
+        return text, await self._encode(body, text, special=False)
 
-    async def _encoded(
-        self, said: Generating | TokenizeBody, text: str, *, special: bool
+    async def _encode(
+        self, body: Generating | TokenizeBody, text: str, *, special: bool
     ) -> list[int]:
         """Token ids of a text. `special`: the tokenizer adds its special tokens by default."""
-        wanted = special if said.add_special_tokens is None else said.add_special_tokens
-        return await self._tokenizer.encoded(text, add_special_tokens=wanted)
+        add_special_tokens = special if body.add_special_tokens is None else body.add_special_tokens
+        return await self._tokenizer.encode_async(text, add_special_tokens=add_special_tokens)
 
-    async def _read(self, said: CompletionBody, field: str, entry: str | list[int]) -> Prompt:
-        told = bool(said.echo)
+    async def _read(self, body: CompletionBody, field: str, entry: str | list[int]) -> Prompt:
+        with_text = bool(body.echo)
         if not isinstance(entry, str):
-            return await self._fitting(said, field, entry, None, told=told)
+            return await self._truncate_and_check(body, field, entry, None, with_text=with_text)
         if not entry:
             raise InvalidInput(field, "must not be empty", entry)
-        token_ids = await self._encoded(said, entry, special=True)
-        return await self._fitting(said, field, token_ids, entry, told=told)
+        token_ids = await self._encode(body, entry, special=True)
+        return await self._truncate_and_check(body, field, token_ids, entry, with_text=with_text)
 
-    async def _fitting(
-        self, said: Generating, field: str, token_ids: list[int], text: str | None, *, told: bool
+    async def _truncate_and_check(
+        self,
+        body: Generating,
+        field: str,
+        token_ids: list[int],
+        text: str | None,
+        *,
+        with_text: bool,
     ) -> Prompt:
-        """The prompt, truncated if the client wants that, and checked; with its text if `told`."""
-        most = said.truncate_prompt_tokens
-        if most is not None and most < len(token_ids):
-            token_ids, text = token_ids[-most:], None
+        """The prompt, truncated if the client wants it, and checked; `with_text`: with its text."""
+        max_tokens = body.truncate_prompt_tokens
+        if max_tokens is not None and max_tokens < len(token_ids):
+            token_ids, text = token_ids[-max_tokens:], None
         model = self._deployment.verifier
         _require_room(field, len(token_ids), model.context_length)
         check_token_ids(field, token_ids, model.vocabulary_size)
-        if text is None and told:
-            text = await self._tokenizer.decoded(token_ids)
+        if text is None and with_text:
+            text = await self._tokenizer.decode_async(token_ids)
         return Prompt(field, tuple(token_ids), text or "")
 
-    async def _rendered(self, said: ChatBody | TokenizeBody) -> str:
+    async def _render(self, body: ChatBody | TokenizeBody) -> str:
         def render() -> str:
-            messages = for_template(said.messages or ())
-            known: dict[str, Any] = {
-                "tools": shown_tools(said.offered, said.choice), "options": options,
+            messages = for_template(body.messages or ())
+            arguments: dict[str, Any] = {
+                "tools": shown_tools(body.offered, body.choice), "options": options,
             }  # fmt: skip
-            if said.continue_final_message:
-                return self._template.render_open(messages, **known)
-            opens = said.add_generation_prompt is not False
-            return self._template.render(messages, add_generation_prompt=opens, **known)
+            if body.continue_final_message:
+                return self._template.render_open(messages, **arguments)
+            add_generation_prompt = body.add_generation_prompt is not False
+            return self._template.render(
+                messages, add_generation_prompt=add_generation_prompt, **arguments
+            )
 
-        options = self._options(said)
-        long = is_large(LONG_CHAT, said.messages, said.tools, said.chat_template_kwargs)
-        return await asyncio.to_thread(render) if long else render()
+        options = self._options(body)
+        is_long = is_large(
+            MAX_INLINE_CHARACTERS, body.messages, body.tools, body.chat_template_kwargs
+        )
+        return await asyncio.to_thread(render) if is_long else render()
 
-    def _options(self, said: ChatBody | TokenizeBody) -> dict[str, Any]:
+    def _options(self, body: ChatBody | TokenizeBody) -> dict[str, Any]:
         """The template's further variables.
 
         `reasoning_effort` is also given as whether to think, for templates that know no effort.
         """
-        options = said.chat_template_kwargs or {}
-        effort = said.reasoning_effort if isinstance(said, ChatBody) else None
+        options = body.chat_template_kwargs or {}
+        effort = body.reasoning_effort if isinstance(body, ChatBody) else None
         if effort is None:
             return options
         thinks = effort != "none"
@@ -137,15 +147,15 @@ class Prompts:
         }  # fmt: skip
 
 
-def count(said: CompletionBody) -> int:
+def count_prompts(body: CompletionBody) -> int:
     """The number of prompts."""
-    one = isinstance(said.prompt, str) or isinstance(said.prompt[0], int)
-    return 1 if one else len(said.prompt)
+    is_single = isinstance(body.prompt, str) or isinstance(body.prompt[0], int)
+    return 1 if is_single else len(body.prompt)
 
 
-def entries(said: CompletionBody) -> list[tuple[str, str | list[int]]]:
+def prompt_entries(body: CompletionBody) -> list[tuple[str, str | list[int]]]:
     """Every prompt with its field name."""
-    prompts: Any = said.prompt
+    prompts: Any = body.prompt
     if isinstance(prompts, str) or isinstance(prompts[0], int):
         return [("prompt", prompts)]
     return [(f"prompt[{index}]", entry) for index, entry in enumerate(prompts)]
@@ -157,8 +167,8 @@ def _require_room(field: str, tokens: int, context_length: int) -> None:
     Clients of both APIs recognize it by these words, even without the error's code: agents then
     shorten their conversation and go on.
     """
-    most = context_length - 1
-    if tokens > most:
-        told = f"prompt is too long: {tokens} tokens > {most} maximum"
-        told += f"; this model's maximum context length is {context_length} tokens"
-        raise ContextExceeded.from_description(field, told)
+    max_tokens = context_length - 1
+    if tokens > max_tokens:
+        message = f"prompt is too long: {tokens} tokens > {max_tokens} maximum"
+        message += f"; this model's maximum context length is {context_length} tokens"
+        raise ContextExceeded.from_description(field, message)

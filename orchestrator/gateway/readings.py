@@ -11,7 +11,7 @@ from orchestrator.gateway.chat_reader import Reading
 from orchestrator.gateway.chat_template import ChatTemplate
 from orchestrator.gateway.errors import Unsupported
 from orchestrator.gateway.generating import Generating
-from orchestrator.gateway.messages import joined
+from orchestrator.gateway.messages import join_text
 from orchestrator.gateway.reasoning import marks
 from orchestrator.gateway.reasoning.channel_thought import ChannelThought, channels_after
 from orchestrator.gateway.reasoning.marks import MARKS, Marks
@@ -19,7 +19,7 @@ from orchestrator.gateway.reasoning.thought import Thought, thought_after
 from orchestrator.gateway.schemas import ChatBody
 from orchestrator.gateway.structure import grammar_of
 from orchestrator.gateway.tools.notation import Notation
-from orchestrator.gateway.tools.notations import NOTATIONS, detected
+from orchestrator.gateway.tools.notations import NOTATIONS, detect_notation
 from orchestrator.gateway.tools.offer import Offer, make_offer
 
 
@@ -31,61 +31,61 @@ class Readings:
         self._tokenizer = deployment.tokenizer
         self._template = template
 
-    def of(self, said: ChatBody, prompt: str) -> Reading:
+    def of(self, body: ChatBody, prompt: str) -> Reading:
         """The reading of a chat's answers. Raises InvalidInput if its calls could not be read."""
-        begun = joined(said.messages[-1].content) if said.continue_final_message else ""
-        hidden = said.include_reasoning is False
-        thought = self._thought(prompt, begun)
-        return Reading(thought, self._offer(said, thought), hidden)
+        answer_start = join_text(body.messages[-1].content) if body.continue_final_message else ""
+        hidden = body.include_reasoning is False
+        thought = self._thought(prompt, answer_start)
+        return Reading(thought, self._offer(body, thought), hidden)
 
-    def text_form(self, said: Generating, reading: Reading) -> TextForm:
+    def text_form(self, body: Generating, reading: Reading) -> TextForm:
         """Which special tokens and endings the text shows, for the reading or for the client."""
         named = reading.named_tokens
-        if said.skip_special_tokens is False:
+        if body.skip_special_tokens is False:
             named |= self._tokenizer.special_tokens
-        return TextForm(named_tokens=named, ending=bool(said.include_stop_str_in_output))
+        return TextForm(named_tokens=named, ending=bool(body.include_stop_str_in_output))
 
-    def _thought(self, prompt: str, begun: str) -> Thought | ChannelThought | None:
+    def _thought(self, prompt: str, answer_start: str) -> Thought | ChannelThought | None:
         """The reasoning that the answer may have; None if it has none that is marked.
 
-        `begun`: what the prompt already has of the answer.
+        `answer_start`: what the prompt already has of the answer.
         """
         if self._channels:
             return channels_after(prompt, self._tokenizer)
         known = self._marks
-        return known and thought_after(prompt, known, self._tokenizer, begun=begun)
+        return known and thought_after(prompt, known, self._tokenizer, answer_start=answer_start)
 
-    def _offer(self, said: ChatBody, thought: Thought | ChannelThought | None) -> Offer | None:
+    def _offer(self, body: ChatBody, thought: Thought | ChannelThought | None) -> Offer | None:
         """The calls that the answer may have; without calls, it has the form that was asked for."""
-        if not said.may_call:
+        if not body.can_call_tools:
             return None
         if self._notation is None:
             rule = "need a model whose way to write calls is known; set --tool-call-parser"
-            raise Unsupported("tools", rule, f"{len(said.offered)} tools")
-        form = grammar_of(said)
+            raise Unsupported("tools", rule, f"{len(body.offered)} tools")
+        form = grammar_of(body)
         if thought is not None and form is not None:
             form = thought.headed(form)
         return make_offer(
-            self._notation, said.offered, said.choice, self._tokenizer,
-            parallel=said.parallel_tool_calls is not False, form=form,
+            self._notation, body.offered, body.choice, self._tokenizer,
+            parallel=body.parallel_tool_calls is not False, form=form,
         )  # fmt: skip
 
     @functools.cached_property
     def _marks(self) -> Marks | None:
         name = self._settings.reasoning_parser
         if name == "auto":
-            return marks.detected(self._template.tools_text)
+            return marks.detect_marks(self._template.tools_text)
         return None if name == "none" or name == "harmony" else MARKS[name]
 
     @functools.cached_property
     def _channels(self) -> bool:
         name = self._settings.reasoning_parser
-        shown = name == "auto" and harmony.is_shown(self._template.tools_text)
+        shown = name == "auto" and harmony.uses_harmony(self._template.tools_text)
         return shown or name == "harmony"
 
     @functools.cached_property
     def _notation(self) -> Notation | None:
         name = self._settings.tool_call_parser
         if name == "auto":
-            return detected(self._template.tools_text)
+            return detect_notation(self._template.tools_text)
         return None if name == "none" else NOTATIONS[name]

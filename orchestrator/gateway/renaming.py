@@ -26,11 +26,15 @@ class Renaming:
             yield
         except InvalidInput as error:
             raise type(error).from_description(
-                self._named(error.field), error.description
+                self._client_field(error.field), error.description
             ) from None
 
-    def _named(self, field: str) -> str:
-        for theirs, ours in self._pairs:
-            if field == theirs or field.startswith((f"{theirs}.", f"{theirs}[")):
-                return ours if ours in self._wholes else ours + field.removeprefix(theirs)
+    def _client_field(self, field: str) -> str:
+        for chat_name, client_name in self._pairs:
+            if field == chat_name or field.startswith((f"{chat_name}.", f"{chat_name}[")):
+                return (
+                    client_name
+                    if client_name in self._wholes
+                    else client_name + field.removeprefix(chat_name)
+                )
         return field

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from draftloop.tracing import Headers
 from orchestrator.access import Caller
-from orchestrator.ending import stopping
+from orchestrator.ending import shutdown_error
 from orchestrator.figures import Piece
 from orchestrator.front import Front
 from orchestrator.loop import LENGTH, Generation
 
-NOTHING = Piece(token_ids=(), sources=(), told=tuple)
+EMPTY_PIECE = Piece(token_ids=(), sources=(), decode_texts=tuple)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Step:
 
     def without_output(self) -> Step:
         """The step without its text; if it is the last, the finish reason is `length`."""
-        return Step(self.choice, NOTHING, self.finish_reason and LENGTH)
+        return Step(self.choice, EMPTY_PIECE, self.finish_reason and LENGTH)
 
 
 Steps = asyncio.Queue[Step | Exception | None]
@@ -48,8 +48,11 @@ async def steps(
     the generator stops them within a round and waits until their sessions are freed.
     """
     queue: Steps = asyncio.Queue()
-    with contextlib.ExitStack() as room, front.ending.told(functools.partial(_tell, queue)):
-        room.enter_context(front.admitted(caller, len(generations)))
+    with (
+        contextlib.ExitStack() as admission,
+        front.shutdown.notifying(functools.partial(_put_shutdown_error, queue)),
+    ):
+        admission.enter_context(front.admit(caller, len(generations)))
         tasks = [
             asyncio.create_task(
                 _run(front, front.serving(generation, headers, caller), generation, index, queue)
@@ -58,15 +61,15 @@ async def steps(
         ]
         # A slow reader counts as admitted for as long as something runs for it, and no longer.
         running = asyncio.gather(*tasks, return_exceptions=True)
-        running.add_done_callback(lambda _: room.close())
+        running.add_done_callback(lambda _: admission.close())
         try:
-            left = len(tasks)
-            while left:
+            unfinished = len(tasks)
+            while unfinished:
                 item = await queue.get()
                 if isinstance(item, Exception):
                     raise item
                 if item is None:
-                    left -= 1
+                    unfinished -= 1
                 else:
                     yield item
         finally:
@@ -75,11 +78,11 @@ async def steps(
             await asyncio.wait(tasks)
 
 
-def _tell(queue: Steps) -> None:
+def _put_shutdown_error(queue: Steps) -> None:
     """Makes the error that the server stops the next item, by emptying the queue before."""
     while not queue.empty():
         queue.get_nowait()
-    queue.put_nowait(stopping())
+    queue.put_nowait(shutdown_error())
 
 
 async def _run(
@@ -91,7 +94,7 @@ async def _run(
 ) -> None:
     try:
         with serving:
-            async with front.ending.within(), contextlib.aclosing(generation.run()) as pieces:
+            async with front.shutdown.within(), contextlib.aclosing(generation.run()) as pieces:
                 async for piece in pieces:
                     queue.put_nowait(Step(index, piece, generation.finish_reason))
     except Exception as error:

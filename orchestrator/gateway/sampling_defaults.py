@@ -7,7 +7,7 @@ from typing import Any
 
 from draftloop.errors import InvalidInput, StartupFailure
 from draftloop.request import SamplingParameters
-from orchestrator.gateway.json_file import json_object
+from orchestrator.gateway.json_file import read_json_object
 
 FILE = "generation_config.json"
 FIELDS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
@@ -20,9 +20,11 @@ def sampling_defaults(tokenizer_folder: Path) -> SamplingParameters:
     Raises StartupFailure if that file cannot be read or breaks a rule.
     """
     file = tokenizer_folder / FILE
-    told = json_object(file)
+    config = read_json_object(file)
     try:
-        given = {name: _number(name, told[name]) for name in FIELDS if told.get(name) is not None}
+        given = {
+            name: _number(name, config[name]) for name in FIELDS if config.get(name) is not None
+        }
         chosen = SamplingParameters(**{"temperature": OPENAI.temperature, **given})
         chosen.validate(vocabulary_size=0)  # there are no token ids to check
     except InvalidInput as error:

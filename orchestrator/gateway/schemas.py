@@ -16,7 +16,7 @@ from orchestrator.gateway.generating import Count, CountOrZero, Generating
 from orchestrator.gateway.messages import Message
 from orchestrator.gateway.tools.offer import require_tools
 from orchestrator.gateway.tools.schemas import (
-    MOST_TOOLS,
+    MAX_TOOLS,
     AllowedTools,
     PlainChoice,
     Tool,
@@ -73,14 +73,14 @@ class CompletionBody(Generating):
 
     @model_validator(mode="before")
     @classmethod
-    def _supported(cls, body: Any) -> Any:
+    def _drop_unsupported(cls, body: Any) -> Any:
         return without_unsupported(body, COMPLETION)
 
     @model_validator(mode="after")
-    def _together(self) -> Self:
+    def _check_combinations(self) -> Self:
         if self.best_of is not None and self.best_of != (self.n or 1):
             raise InvalidInput("best_of", f"must equal n, which is {self.n or 1}", self.best_of)
-        if self.prompt_alone and not self.echo:
+        if self.prompt_only and not self.echo:
             raise InvalidInput("max_tokens", "must be at least 1 without echo: true", 0)
         return self
 
@@ -101,15 +101,15 @@ Verbosity = Annotated[
 ]
 
 
-def _unless_endless(limit: Any) -> Any:
+def _none_if_unlimited(limit: Any) -> Any:
     """None for -1, by which clients of llama.cpp and LM Studio say that they set no limit."""
     return None if type(limit) is int and limit == -1 else limit
 
 
-ChatLimit = Annotated[Count | None, BeforeValidator(_unless_endless)]
+ChatLimit = Annotated[Count | None, BeforeValidator(_none_if_unlimited)]
 NO_LIMIT = "-1 names none: the server's default, or else the room in the context"
 
-Tools = Annotated[ListOf[Tool], Field(max_length=MOST_TOOLS, description="what may be called")]
+Tools = Annotated[ListOf[Tool], Field(max_length=MAX_TOOLS, description="what may be called")]
 
 
 class ChatBody(Generating):
@@ -144,11 +144,11 @@ class ChatBody(Generating):
 
     @model_validator(mode="before")
     @classmethod
-    def _supported(cls, body: Any) -> Any:
+    def _drop_unsupported(cls, body: Any) -> Any:
         return without_unsupported(body, CHAT)
 
     @model_validator(mode="after")
-    def _together(self) -> Self:
+    def _check_combinations(self) -> Self:
         if self.top_logprobs and not self.logprobs:
             raise InvalidInput(
                 "top_logprobs", "must only be given with logprobs: true", self.top_logprobs
@@ -156,7 +156,7 @@ class ChatBody(Generating):
         return self
 
     @model_validator(mode="after")
-    def _one_end_of_the_prompt(self) -> Self:
+    def _check_prompt_end(self) -> Self:
         if self.continue_final_message and self.add_generation_prompt:
             rule = "must not be true with add_generation_prompt: true"
             raise InvalidInput("continue_final_message", rule, True)
@@ -166,14 +166,14 @@ class ChatBody(Generating):
     def form_field(self) -> str | None:
         """Name of the field that sets the answer's form; None if there is none."""
         form = super().form_field
-        calls = self.may_call and (form is None or self.choice != "auto")
+        calls = self.can_call_tools and (form is None or self.choice != "auto")
         return "tools" if calls else form
 
     @property
     def choice(self) -> PlainChoice:
         """Which of the offered tools must be called, if any; allowed tools give only their mode."""
-        said = self.tool_choice or "auto"
-        return said.allowed_tools.mode if isinstance(said, AllowedTools) else said
+        choice = self.tool_choice or "auto"
+        return choice.allowed_tools.mode if isinstance(choice, AllowedTools) else choice
 
     @property
     def offered(self) -> list[Tool]:
@@ -184,12 +184,12 @@ class ChatBody(Generating):
         return [tool for tool in self.tools or () if tool.function.name in names]
 
     @property
-    def may_call(self) -> bool:
+    def can_call_tools(self) -> bool:
         """Whether the answer may call tools."""
         return bool(self.offered) and self.choice != "none"
 
     @model_validator(mode="after")
-    def _tools_to_call(self) -> Self:
+    def _check_tools(self) -> Self:
         require_tools(self.tools, self.tool_choice)
         return self
 
@@ -210,7 +210,7 @@ class TokenizeBody(RequestBody):
     return_token_strs: bool | None = None
 
     @model_validator(mode="after")
-    def _one_of_two(self) -> Self:
+    def _check_prompt_or_messages(self) -> Self:
         if (self.prompt is None) == (self.messages is None):
             given = "none" if self.prompt is None else "both"
             raise InvalidInput("prompt", "must be given, or messages instead of it", given)

@@ -23,8 +23,8 @@ from orchestrator.gateway.sampling_defaults import FIELDS, OPENAI, sampling_defa
 
 BACKLOG = 2048
 # Longer than load balancers keep idle connections, so that they do not use one that is closed.
-KEEP_ALIVE_S = 75
-MOST_HEADER_BYTES = 1 << 16
+KEEP_ALIVE_TIMEOUT_S = 75
+MAX_HEADER_BYTES = 1 << 16
 
 log = logs.get(__name__)
 
@@ -42,9 +42,9 @@ class HttpServer:
         config = uvicorn.Config(
             build_app(self.gateway, settings.http_max_body_bytes),
             # Not httptools, which loses the body after an offer to upgrade, as Java's clients send.
-            http=Connection, h11_max_incomplete_event_size=MOST_HEADER_BYTES,
+            http=Connection, h11_max_incomplete_event_size=MAX_HEADER_BYTES,
             ws="none", lifespan="off", access_log=False, log_config=None, server_header=False,
-            timeout_keep_alive=KEEP_ALIVE_S, timeout_graceful_shutdown=1,
+            timeout_keep_alive=KEEP_ALIVE_TIMEOUT_S, timeout_graceful_shutdown=1,
         )  # fmt: skip
         config.load()
         config.ssl = tls.renewing_context() if tls is not None else None
@@ -53,7 +53,7 @@ class HttpServer:
 
     async def listen(self) -> None:
         """Binds and starts. Raises StartupFailure if the address cannot be bound."""
-        listening = _bound(self._settings.http_listen)
+        listening = _bind(self._settings.http_listen)
         host = self._settings.http_listen.rpartition(":")[0]
         self.address = f"{host}:{listening.getsockname()[1]}"
         self._serving = asyncio.create_task(self._server.serve(sockets=[listening]))
@@ -76,7 +76,7 @@ class HttpServer:
         A request whose body has not arrived completely counts as new.
         """
         self.gateway.ready = False
-        self.gateway.reading.end_all()
+        self.gateway.body_shutdown.begin_shutdown()
 
     async def stop(self) -> None:
         """Stops the server, and cuts off requests that still run."""
@@ -97,12 +97,12 @@ def _defaults(settings: OrchestratorSettings) -> SamplingParameters:
         return OPENAI
     defaults = sampling_defaults(settings.tokenizer)
     if defaults != OPENAI:
-        said = {name: getattr(defaults, name) for name in FIELDS}
-        log.info("sampling as the model's generation_config.json advises", **said)
+        fields = {name: getattr(defaults, name) for name in FIELDS}
+        log.info("sampling as the model's generation_config.json advises", **fields)
     return defaults
 
 
-def _bound(address: str) -> socket.socket:
+def _bind(address: str) -> socket.socket:
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -6,19 +6,19 @@ from typing import Any
 
 from pydantic import BaseModel
 
-VALUE_LETTERS = 32  # what any value counts, besides its text
+VALUE_CHARACTERS = 32  # what any value counts, besides its text
 
 
-def is_large(letters: int, *said: Any) -> bool:
+def is_large(max_characters: int, *values: Any) -> bool:
     """Whether these count more than so many letters. Looks at no more of them than it has to."""
-    waiting = [*said]
-    while waiting and letters >= 0:
+    waiting = [*values]
+    while waiting and max_characters >= 0:
         value = waiting.pop()
         if value is None:
             continue
-        letters -= VALUE_LETTERS
+        max_characters -= VALUE_CHARACTERS
         if isinstance(value, str):
-            letters -= len(value)
+            max_characters -= len(value)
         elif isinstance(value, BaseModel):
             waiting += vars(value).values()
         elif isinstance(value, dict):
@@ -26,4 +26,4 @@ def is_large(letters: int, *said: Any) -> bool:
             waiting += value.values()
         elif isinstance(value, list | tuple):
             waiting += value
-    return letters < 0
+    return max_characters < 0

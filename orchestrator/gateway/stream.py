@@ -15,13 +15,13 @@ from draftloop.errors import DraftloopError
 from orchestrator.gateway.errors import ClientGone
 
 Result = TypeVar("Result")
-LastWords = Callable[[Exception], bytes]  # what to say of an error that ends a stream
+ErrorEvent = Callable[[Exception], bytes]  # what to say of an error that ends a stream
 
-STALLED_S = 60.0  # a client whose buffers have been full for so long counts as gone
+STALL_TIMEOUT_S = 60.0  # a client whose buffers have been full for so long counts as gone
 # Between comments before the first event: clients wait for an answer's head, and after that for
 # more, often 300 s each.
-QUIET_S = 15.0
-WAITING = b": waiting\n\n"  # a comment, which clients ignore
+KEEP_ALIVE_INTERVAL_S = 15.0
+KEEP_ALIVE_COMMENT = b": waiting\n\n"  # a comment, which clients ignore
 
 log = logs.get(__name__)
 
@@ -32,20 +32,20 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -
     If the client disconnects first, cancels it and raises ClientGone. The request's body must have
     been read: the next message of `receive` is then the disconnect.
     """
-    working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(_gone(receive))
+    work_task = asyncio.ensure_future(work)
+    disconnect_task = asyncio.ensure_future(_wait_for_disconnect(receive))
     try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
+        await asyncio.wait({work_task, disconnect_task}, return_when=asyncio.FIRST_COMPLETED)
+        if not work_task.done():
             raise ClientGone
-        return working.result()
+        return work_task.result()
     finally:
-        working.cancel()
-        leaving.cancel()
-        await asyncio.wait({working, leaving})
+        work_task.cancel()
+        disconnect_task.cancel()
+        await asyncio.wait({work_task, disconnect_task})
 
 
-async def _gone(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
@@ -53,18 +53,18 @@ async def _gone(receive: Receive) -> None:
 class EventStream(Response):
     """Server-sent events. An error before the first event is answered with its own status.
 
-    If the first event takes longer than `QUIET_S`, the stream begins with comments as signs of
-    life, and a later error is sent as an event.
+    If the first event takes longer than `KEEP_ALIVE_INTERVAL_S`, the stream begins with comments as
+    signs of life, and a later error is sent as an event.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncGenerator[bytes, None], last_words: LastWords) -> None:
+    def __init__(self, events: AsyncGenerator[bytes, None], error_event: ErrorEvent) -> None:
         # Asks proxies not to buffer events, which would undo the streaming.
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._events = events
-        self._last_words = last_words
+        self._error_event = error_event
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Sends the events until they end or the client disconnects."""
@@ -74,7 +74,7 @@ class EventStream(Response):
     async def _send(self, send: Send) -> None:
         async with (
             contextlib.aclosing(self._events) as work,
-            contextlib.aclosing(_heard(work)) as events,
+            contextlib.aclosing(_with_keep_alive(work)) as events,
         ):
             first = await anext(events)
             start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
@@ -88,16 +88,16 @@ class EventStream(Response):
             except Exception as error:
                 if not isinstance(error, DraftloopError):
                     log.error("unforeseen error", exc_info=error)
-                await _send_body(send, self._last_words(error))
+                await _send_body(send, self._error_event(error))
         await send({"type": "http.response.body", "body": b""})
 
 
-async def _heard(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """The events, after a comment every `QUIET_S` until the first one is there."""
+async def _with_keep_alive(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """The events, after a comment every `KEEP_ALIVE_INTERVAL_S` until the first one is there."""
     first = asyncio.ensure_future(anext(events))
     try:
-        while not (await asyncio.wait({first}, timeout=QUIET_S))[0]:
-            yield WAITING
+        while not (await asyncio.wait({first}, timeout=KEEP_ALIVE_INTERVAL_S))[0]:
+            yield KEEP_ALIVE_COMMENT
         yield first.result()
     finally:
         first.cancel()
@@ -109,7 +109,7 @@ async def _heard(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, N
 async def _send_body(send: Send, data: bytes) -> None:
     """Sends a piece. Raises ClientGone if the client has stopped reading."""
     try:
-        async with asyncio.timeout(STALLED_S):
+        async with asyncio.timeout(STALL_TIMEOUT_S):
             await send({"type": "http.response.body", "body": data, "more_body": True})
     except TimeoutError:
         raise ClientGone from None

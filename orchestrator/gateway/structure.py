@@ -10,29 +10,29 @@ from orchestrator.gateway.forms import ResponseFormat, StructuredOutputs
 from orchestrator.gateway.generating import Generating
 
 
-def grammar_of(said: Generating) -> Grammar | None:
+def grammar_of(body: Generating) -> Grammar | None:
     """The grammar of the answer's content; None if any text will do."""
-    if said.structured_outputs is not None:
-        return _structured(said.structured_outputs)
-    if said.response_format is None or said.response_format.type == "text":
+    if body.structured_outputs is not None:
+        return _structured_outputs_grammar(body.structured_outputs)
+    if body.response_format is None or body.response_format.type == "text":
         return None
-    return _formatted(said.response_format)
+    return _response_format_grammar(body.response_format)
 
 
-def _formatted(said: ResponseFormat) -> Grammar:
-    schema = said.schema_of_answer
+def _response_format_grammar(response_format: ResponseFormat) -> Grammar:
+    schema = response_format.schema_of_answer
     return Grammar("json_schema", ANY_OBJECT if schema is None else _as_text(schema))
 
 
-def _structured(said: StructuredOutputs) -> Grammar:
-    if said.json_ is not None:
-        return Grammar("json_schema", _as_text(said.json_))
-    if said.regex is not None:
-        return Grammar("regex", said.regex)
-    if said.choice is not None:
-        return Grammar("choice", json.dumps(said.choice))
-    if said.grammar is not None:
-        return Grammar("grammar", said.grammar)
+def _structured_outputs_grammar(outputs: StructuredOutputs) -> Grammar:
+    if outputs.json_ is not None:
+        return Grammar("json_schema", _as_text(outputs.json_))
+    if outputs.regex is not None:
+        return Grammar("regex", outputs.regex)
+    if outputs.choice is not None:
+        return Grammar("choice", json.dumps(outputs.choice))
+    if outputs.grammar is not None:
+        return Grammar("grammar", outputs.grammar)
     return Grammar("json_schema", ANY_OBJECT)
 
 

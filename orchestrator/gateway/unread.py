@@ -21,10 +21,10 @@ LONG_BODY = 1 << 16  # bytes beyond which validation would hold up other request
 # In an annotation: the OpenAPI document describes the body, but the framework does not validate it.
 UNREAD = WrapValidator(lambda body, _: body)
 
-Read = TypeVar("Read", bound=RequestBody)
+AnyBody = TypeVar("AnyBody", bound=RequestBody)
 
 
-async def read(kind: type[Read], unread: Read, request: Request) -> Read:
+async def read(kind: type[AnyBody], unread: AnyBody, request: Request) -> AnyBody:
     """The validated body. Raises InvalidInput, DeadlineExceeded, or RequestValidationError."""
     try:
         async with deadline_of(request).enforced():
@@ -36,7 +36,7 @@ async def read(kind: type[Read], unread: Read, request: Request) -> Read:
         raise
 
 
-def _read(kind: type[Read], unread: Read) -> Read:
+def _read(kind: type[AnyBody], unread: AnyBody) -> AnyBody:
     try:
         return kind.model_validate(unread)
     except ValidationError as error:

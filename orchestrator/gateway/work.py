@@ -15,11 +15,11 @@ from draftloop.tracing import Headers
 from orchestrator.access import Caller
 from orchestrator.front import Front
 from orchestrator.gateway import figures
-from orchestrator.gateway.answers import DONE, event, last_words
-from orchestrator.gateway.form_field import by_form_field
+from orchestrator.gateway.answers import DONE, error_events, event
+from orchestrator.gateway.form_field import with_form_field
 from orchestrator.gateway.formats import AnswerFormat, Choice
 from orchestrator.gateway.logprobs import CompletionLogprobs, LogprobsFormat
-from orchestrator.gateway.prompt_logprobs import PromptAnswer
+from orchestrator.gateway.prompt_logprobs import PromptLogprobsAnswer
 from orchestrator.gateway.rounds import trace
 from orchestrator.gateway.runs import Step, steps
 from orchestrator.loop import STOP, Generation
@@ -47,9 +47,9 @@ class Work(Generic[Form]):
     include_usage: bool = False
     continuous_usage: bool = False
     traced: bool = False
-    tells_token_ids: bool = False
-    of_prompts: PromptAnswer = PromptAnswer()
-    prompt_alone: bool = False  # the choices are their prompts; generated tokens are left out
+    returns_token_ids: bool = False
+    prompt_answer: PromptLogprobsAnswer = PromptLogprobsAnswer()
+    prompt_only: bool = False  # the choices are their prompts; generated tokens are left out
     answer_id: str = field(init=False)
     created: int = field(default_factory=lambda: int(time.time()))
     _logprobs: list[LogprobsFormat] = field(init=False)
@@ -72,36 +72,38 @@ class Work(Generic[Form]):
                 reasons[step.choice] = step.finish_reason
         choices = []
         for index in range(len(self.generations)):
-            echoed = await self._echoed_logprobs(index)
-            written = _joined(echoed, self.written(index, logprobs[index]))
-            choice = self.form.whole(index, texts[index], written, reasons[index])
+            echoed_logprobs = await self._echoed_logprobs(index)
+            choice_logprobs = _join_lists(
+                echoed_logprobs, self.format_logprobs(index, logprobs[index])
+            )
+            choice = self.form.whole(index, texts[index], choice_logprobs, reasons[index])
             choices.append({**choice, "stop_reason": self._stop_reason(index)})
         answer = self._envelope(self.form.whole_object, choices)
         for choice, generation in zip(choices, self.generations, strict=True):
-            self._tell_ids(answer, choice, self._output(generation), first=True)
-            await self._tell_prompt(answer, choice)
+            self._add_token_ids(answer, choice, self._output(generation), first=True)
+            await self._add_prompt_logprobs(answer, choice)
         return answer | {"usage": self.usage(), "metrics": self.metrics()}
 
     async def events(self) -> AsyncGenerator[bytes, None]:
         """The answer as events, including the final `[DONE]`; a piece may hold several events."""
-        opened: set[int] = set()
-        left = len(self.generations)
+        opened_choices: set[int] = set()
+        running = len(self.generations)
         async with contextlib.aclosing(self.steps()) as all_steps:
             async for step in all_steps:
                 choices = []
-                if first := step.choice not in opened:
+                if first := step.choice not in opened_choices:
                     echoed = await self._echoed_logprobs(step.choice)
                     choices = self.form.opening(step.choice, echoed)
-                    opened.add(step.choice)
-                left -= step.finish_reason is not None
+                    opened_choices.add(step.choice)
+                running -= step.finish_reason is not None
                 # A round may complete no text: half a character, or the beginning of a stop text.
-                delta, wanted = self._delta(step), self.traced or self.tells_token_ids
-                if wanted or self.form.says_something(delta):
+                delta, is_extended = self._delta(step), self.traced or self.returns_token_ids
+                if is_extended or self.form.has_content(delta):
                     choices.append(delta)
                 chunks = [self._chunk([choice]) for choice in choices]
-                if wanted:
-                    self._tell_ids(chunks[-1], delta, step.piece.token_ids, first=first)
-                if not left and not self.include_usage:
+                if is_extended:
+                    self._add_token_ids(chunks[-1], delta, step.piece.token_ids, first=first)
+                if not running and not self.include_usage:
                     chunks[-1]["metrics"] = self.metrics()
                 if chunks:
                     yield b"".join(map(event, chunks))
@@ -110,9 +112,9 @@ class Work(Generic[Form]):
             yield event(last)
         yield DONE
 
-    def last_words(self, error: Exception) -> bytes:
+    def error_event(self, error: Exception) -> bytes:
         """The events that report an error which ends the stream."""
-        return last_words(error)
+        return error_events(error)
 
     async def steps(self) -> AsyncGenerator[Step, None]:
         """The steps of all choices. Raises what ends them, with the client's field names."""
@@ -120,47 +122,47 @@ class Work(Generic[Form]):
         try:
             async with contextlib.aclosing(running):
                 async for step in running:
-                    yield step.without_output() if self.prompt_alone else step
+                    yield step.without_output() if self.prompt_only else step
         except InvalidInput as error:
-            raise by_form_field(error, self.form_field) from None
+            raise with_form_field(error, self.form_field) from None
 
     def _output(self, generation: Generation) -> Sequence[int]:
         """Token ids of the output that the answer shows."""
-        return () if self.prompt_alone else generation.output
+        return () if self.prompt_only else generation.output
 
-    def _tell_ids(
+    def _add_token_ids(
         self, answer: dict[str, Any], choice: Choice, output: Sequence[int], *, first: bool
     ) -> None:
         """Adds a choice's token ids if the client wants them; with `first`, its prompt's too."""
-        if not self.tells_token_ids:
+        if not self.returns_token_ids:
             return
         choice["token_ids"] = list(output)
         if first:
             prompt = self.generations[choice["index"]].request.prompt
-            self._of_prompt(answer, choice)["prompt_token_ids"] = list(prompt)
+            self._prompt_fields_target(answer, choice)["prompt_token_ids"] = list(prompt)
 
-    async def _tell_prompt(self, answer: dict[str, Any], choice: Choice) -> None:
+    async def _add_prompt_logprobs(self, answer: dict[str, Any], choice: Choice) -> None:
         """Adds the logprobs of a choice's prompt if the client wants them."""
-        place = self._of_prompt(answer, choice)
-        if self.of_prompts.told is not None and "prompt_logprobs" not in place:
+        target = self._prompt_fields_target(answer, choice)
+        if self.prompt_answer.top is not None and "prompt_logprobs" not in target:
             generation = self.generations[choice["index"]]
-            told = await self.of_prompts.tell(generation, self.front.deployment.tokenizer)
-            place["prompt_logprobs"] = told
+            logprobs = await self.prompt_answer.write(generation, self.front.deployment.tokenizer)
+            target["prompt_logprobs"] = logprobs
 
-    def _of_prompt(self, answer: dict[str, Any], choice: Choice) -> dict[str, Any]:
+    def _prompt_fields_target(self, answer: dict[str, Any], choice: Choice) -> dict[str, Any]:
         """The object with the prompt's fields: as in vLLM, the answer if all choices share one."""
         return answer if self.form.one_prompt else choice
 
     async def _echoed_logprobs(self, index: int) -> dict[str, Any] | None:
         writer = self._logprobs[index]
-        if self.of_prompts.echoed is None or not isinstance(writer, CompletionLogprobs):
+        if self.prompt_answer.echoed is None or not isinstance(writer, CompletionLogprobs):
             return None
-        return await self.of_prompts.echo(self.generations[index], writer)
+        return await self.prompt_answer.echo(self.generations[index], writer)
 
     def _stop_reason(self, index: int) -> str | int | None:
         """vLLM's `stop_reason`: the client's stop text or token that ended a choice, if one did."""
         generation = self.generations[index]
-        if self.prompt_alone:
+        if self.prompt_only:
             return None
         if generation.stop_text is not None or generation.finish_reason != STOP:
             return generation.stop_text
@@ -169,18 +171,20 @@ class Work(Generic[Form]):
 
     def _delta(self, step: Step) -> Choice:
         piece = step.piece
-        written = self.written(step.choice, piece.logprobs)
-        choice = self.form.delta(step.choice, piece.texts, written, step.finish_reason)
+        logprobs = self.format_logprobs(step.choice, piece.logprobs)
+        choice = self.form.delta(step.choice, piece.texts, logprobs, step.finish_reason)
         if step.finish_reason is not None:
             choice["stop_reason"] = self._stop_reason(step.choice)
         if self.traced:
             choice["trace"] = trace(piece, self.front.deployment.tokenizer)
         return choice
 
-    def written(self, index: int, entries: list[TokenLogprobs] | tuple[TokenLogprobs, ...]) -> Any:
+    def format_logprobs(
+        self, index: int, entries: list[TokenLogprobs] | tuple[TokenLogprobs, ...]
+    ) -> Any:
         """A choice's next log-probabilities; None if the client did not ask for them."""
-        asked = self.generations[index].request.logprobs is not None
-        return self._logprobs[index].of(entries) if asked else None
+        is_wanted = self.generations[index].request.logprobs is not None
+        return self._logprobs[index].of(entries) if is_wanted else None
 
     def _chunk(self, choices: list[Choice]) -> dict[str, Any]:
         chunk = self._envelope(self.form.chunk_object, choices)
@@ -202,8 +206,8 @@ class Work(Generic[Form]):
         """Numbers of tokens. A prompt counts once, however many choices continue it."""
         firsts = self.generations[:: self.choices]
         cached = sum(generation.cached_prompt_tokens for generation in firsts)
-        told = () if self.prompt_alone else self.generations
-        completion = sum(generation.output_length for generation in told)
+        counted = () if self.prompt_only else self.generations
+        completion = sum(generation.output_length for generation in counted)
         usage: dict[str, Any] = {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": completion,
@@ -216,10 +220,10 @@ class Work(Generic[Form]):
 
     def metrics(self) -> dict[str, Any]:
         """Figures of drafting and times."""
-        most = self.front.deployment.settings.max_draft_tokens
-        return figures.metrics(self.generations, most)
+        max_draft_tokens = self.front.deployment.settings.max_draft_tokens
+        return figures.metrics(self.generations, max_draft_tokens)
 
 
-def _joined(first: dict[str, Any] | None, second: Any) -> Any:
+def _join_lists(first: dict[str, Any] | None, second: Any) -> Any:
     """Joins parallel lists, name by name."""
     return second if first is None else {name: first[name] + second[name] for name in first}

@@ -15,7 +15,7 @@ from google.protobuf import descriptor_pool
 from typer.testing import CliRunner
 
 from orchestrator.cli import app
-from orchestrator.gateway.envelope import OPEN, OPEN_FOLDER
+from orchestrator.gateway.envelope import PUBLIC_FOLDER, PUBLIC_PATHS
 from tests.contract import configuration_page, metrics_page, results_pages
 from tests.contract.repository import ROOT, documents, fenced, modules, prose
 from tests.contract.written_page import WrittenPage
@@ -171,7 +171,7 @@ def test_every_decision_is_listed() -> None:
 def test_what_needs_no_key_is_named() -> None:
     told = prose(ROOT / "docs" / "security.md")
     (passage,) = (part for part in told.split("\n\n") if part.startswith("No key is needed"))
-    assert {*OPEN, f"{OPEN_FOLDER}/*"} <= {*INLINE.findall(passage)}
+    assert {*PUBLIC_PATHS, f"{PUBLIC_FOLDER}/*"} <= {*INLINE.findall(passage)}
 
 
 @pytest.mark.parametrize(

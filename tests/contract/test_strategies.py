@@ -25,4 +25,4 @@ def test_an_unknown_one_is_no_prompt_lookup() -> None:
     request: Any = SimpleNamespace(strategy="forgotten")
     deployment: Any = Deployment.__new__(Deployment)
     with pytest.raises(AssertionError, match="forgotten"):
-        deployment._beside_the_loop(request, None, None)
+        deployment._draft_without_model_service(request, None, None)

@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from orchestrator.cli import app
-from orchestrator.cli_batch import SOME_FAILED
-from orchestrator.cli_common import FAILED
+from orchestrator.cli_batch import EXIT_SOME_FAILED
+from orchestrator.cli_common import EXIT_FAILED
 from tests.support.ports import quiet_port
 
 ASKED: dict[str, tuple[str, dict[str, Any]]] = {
@@ -94,7 +94,7 @@ def test_what_failed_is_told_and_asked_again(base: str, tmp_path: Path) -> None:
     requests, file = tmp_path / "requests.jsonl", tmp_path / "answers.jsonl"
     written(requests, [line("bad", prompt="x", max_tokens=-1), asked()[0]])
     done = batch(base, requests, file, "--concurrency", "1")
-    assert done.exit_code == SOME_FAILED
+    assert done.exit_code == EXIT_SOME_FAILED
     assert "1 answered, 1 failed" in done.stderr
     assert "the first that failed: bad: max_tokens: must be" in done.stderr
     failed = answered(file)["bad"]["response"]
@@ -127,7 +127,7 @@ def test_a_mistake_is_one_line_and_nothing_is_sent(
     requests, file = tmp_path / "requests.jsonl", tmp_path / "answers.jsonl"
     requests.write_text(content)
     done = batch(f"http://127.0.0.1:{quiet_port()}", requests, file)
-    assert done.exit_code == FAILED and not file.exists()
+    assert done.exit_code == EXIT_FAILED and not file.exists()
     [told] = done.stderr.splitlines()
     assert told.startswith(f"draftloop: {complaint}")
 
@@ -136,7 +136,7 @@ def test_a_mistake_is_one_line_and_nothing_is_sent(
 def test_what_is_no_address_is_told(server: str, tmp_path: Path) -> None:
     requests = written(tmp_path / "requests.jsonl", asked())
     done = batch(server, requests, tmp_path / "answers.jsonl")
-    assert done.exit_code == FAILED
+    assert done.exit_code == EXIT_FAILED
     rule = "must be the address of an HTTP API, such as http://127.0.0.1:8000"
     assert done.stderr == f"draftloop: server: {rule}; got {server!r}\n"
 
@@ -146,7 +146,7 @@ def test_half_a_pair_is_told(tmp_path: Path) -> None:
     requests = written(tmp_path / "requests.jsonl", asked())
     flags = ("--tls-key", str(tmp_path / "key.pem"))
     done = batch("https://127.0.0.1:1", requests, tmp_path / "answers.jsonl", *flags)
-    assert done.exit_code == FAILED
+    assert done.exit_code == EXIT_FAILED
     assert done.stderr.startswith("draftloop: tls_certificate: must be given together with tls_key")
 
 
@@ -154,7 +154,7 @@ def test_nobody_there_is_told_at_once(tmp_path: Path) -> None:
     requests = written(tmp_path / "requests.jsonl", asked())
     server = f"http://127.0.0.1:{quiet_port()}"
     done = batch(server, requests, tmp_path / "answers.jsonl")
-    assert done.exit_code == FAILED and not (tmp_path / "answers.jsonl").exists()
+    assert done.exit_code == EXIT_FAILED and not (tmp_path / "answers.jsonl").exists()
     assert done.stderr.startswith(f"draftloop: no answer from {server}")
 
 
@@ -162,10 +162,12 @@ def test_files_of_others_stay_as_they_are(base: str, tmp_path: Path) -> None:
     requests, other = written(tmp_path / "requests.jsonl", asked()), tmp_path / "notes.txt"
     other.write_text("not yours\n")
     done = batch(base, requests, other)
-    assert done.exit_code == FAILED and other.read_text() == "not yours\n"
+    assert done.exit_code == EXIT_FAILED and other.read_text() == "not yours\n"
     assert "notes.txt, line 1: must be an answer of a batch; name another file" in done.stderr
     other.write_text('{"custom_id": "a", "response": 200}\n')
     assert "notes.txt, line 1: must be an answer of a batch" in batch(base, requests, other).stderr
     same = batch(base, requests, requests)
-    assert same.exit_code == FAILED and "answers: must be another file than the re" in same.stderr
+    assert (
+        same.exit_code == EXIT_FAILED and "answers: must be another file than the re" in same.stderr
+    )
     assert requests.read_text().count("\n") == len(ASKED)

@@ -19,7 +19,7 @@ from draftloop.client import Client, Completion
 from draftloop.config import REPOSITORY
 from draftloop.speculation import STRATEGIES
 from orchestrator.cli import app
-from orchestrator.cli_common import FAILED
+from orchestrator.cli_common import EXIT_FAILED
 from orchestrator.launcher import Stack
 from tests.support.ports import quiet_port
 
@@ -46,7 +46,7 @@ def generated(server: str, *arguments: str) -> Result:
 )  # fmt: skip
 def test_a_mistake_is_one_line(stack: Stack, arguments: tuple[str, ...], complaint: str) -> None:
     result = generated(stack.address, *arguments)
-    assert result.exit_code == FAILED
+    assert result.exit_code == EXIT_FAILED
     [line] = result.stderr.splitlines()
     assert line.startswith(f"draftloop: {complaint}")
     assert result.stdout == ""
@@ -131,7 +131,7 @@ def test_the_port_of_the_http_api_is_not_nobodys(stack: Stack) -> None:
     """A gRPC call to the HTTP port gets a hint. It used to say that no server was running."""
     assert stack.http_address is not None
     result = generated(stack.http_address, "x")
-    assert result.exit_code == FAILED
+    assert result.exit_code == EXIT_FAILED
     [line] = result.stderr.splitlines()
     assert line.startswith(f"draftloop: what listens at {stack.http_address} speaks no gRPC")
     assert "the HTTP API's port is not gRPC's, by default 50051" in line
@@ -144,7 +144,7 @@ def test_the_command_itself_says_no_more() -> None:
         [sys.executable, "-m", "orchestrator.cli", "generate", "x", "--server", address],
         cwd=REPOSITORY, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
-    assert done.returncode == FAILED and done.stdout == ""
+    assert done.returncode == EXIT_FAILED and done.stdout == ""
     [line] = done.stderr.splitlines()
     assert line.startswith(f"draftloop: no server at {address}: start one with `draftloop up`")
 

@@ -83,7 +83,7 @@ def begin(
 def end(role: RoleProcess) -> None:
     role.kill(signal.SIGTERM)
     assert role.process is not None
-    assert role.process.wait(30) == 0, role.last_words()
+    assert role.process.wait(30) == 0, role.last_log_line()
 
 
 def assert_generates(address: str) -> None:

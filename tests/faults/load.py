@@ -36,14 +36,14 @@ OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
 Pieces = Iterator[list[int]]
 
 
-class Doors(Protocol):
+class OrchestratorServer(Protocol):
     """Anything with an orchestrator's two addresses."""
 
     address: str
     http_address: str
 
 
-Door = Callable[[Doors, Case, str], Pieces]
+Door = Callable[[OrchestratorServer, Case, str], Pieces]
 
 
 class Broken(Exception):
@@ -54,7 +54,7 @@ class Refused(Exception):
     """The server answered with an error."""
 
 
-def by_grpc(doors: Doors, case: Case, strategy: str) -> Pieces:
+def by_grpc(doors: OrchestratorServer, case: Case, strategy: str) -> Pieces:
     """Yields token ids as they arrive. Raises Broken or Refused."""
     request = pb.GenerateRequest(
         parameters=case.parameters(strategy, DRAFT_TOKENS, ignore_eos=True)
@@ -71,7 +71,7 @@ def by_grpc(doors: Doors, case: Case, strategy: str) -> Pieces:
             raise (Broken if unsaid else Refused)(f"{error.code()}: {error.details()}") from None
 
 
-def by_http(doors: Doors, case: Case, strategy: str) -> Pieces:
+def by_http(doors: OrchestratorServer, case: Case, strategy: str) -> Pieces:
     """Yields token ids as they arrive, from the rounds' traces. Raises Broken or Refused."""
     body = {
         "prompt": list(case.prompt), "max_tokens": case.max_tokens, "stream": True,
@@ -114,7 +114,7 @@ def make_cases(count: int = CONCURRENCY, max_tokens: int = MAX_TOKENS) -> list[C
     ]
 
 
-def plain(doors: Doors, cases: Sequence[Case]) -> list[list[int]]:
+def plain(doors: OrchestratorServer, cases: Sequence[Case]) -> list[list[int]]:
     """The output of plain decoding without faults, one request at a time."""
     return [list(itertools.chain(*by_grpc(doors, case, "autoregressive"))) for case in cases]
 

@@ -68,13 +68,13 @@ async def test_a_drafter_that_hangs_is_left_alone_and_used_again_when_it_is_well
             assert not await proposes(session)
             await asyncio.sleep(0.01)
         (replica,) = known.by_preference()
-        assert replica.failures == 1 and replica.resting
+        assert replica.failures == 1 and replica.is_resting
         began = time.monotonic()
         assert not await proposes(session)
         assert time.monotonic() - began < AT_ONCE_S and fake.asked == 1
         fake.delay_s = 0.0
         assert await becomes_ready(session)
-        assert replica.failures == 0 and not replica.resting
+        assert replica.failures == 0 and not replica.is_resting
 
 
 async def test_a_drafter_that_prefills_for_long_is_done_without_until_it_is_ready() -> None:
@@ -85,7 +85,7 @@ async def test_a_drafter_that_prefills_for_long_is_done_without_until_it_is_read
         session.open(PROMPT)
         began, longest = time.monotonic(), 0.0
         (replica,) = known
-        await eventually(lambda: replica.connected)
+        await eventually(lambda: replica.is_connected)
         assert not await proposes(session)  # this round waits once, as long as for an answer
         while not session.is_ready:
             asked = time.monotonic()
@@ -112,7 +112,7 @@ async def test_a_session_that_a_drafter_has_freed_is_opened_again_at_once() -> N
         (replica,) = known
         session.open(PROMPT)
         assert await becomes_ready(session)  # although the first answer is that the session is gone
-        assert not replica.resting and replica.failures == 0
+        assert not replica.is_resting and replica.failures == 0
         assert fake.opened == 2
 
 

@@ -87,9 +87,9 @@ async def test_a_text_longer_than_the_draft_model_reads_blames_nobody() -> None:
         asked = fake.asked
         assert await falls_back(session, range(6)) == "context"
         long.open(range(6))
-        assert not long.asked_for
+        assert not long.is_requested
         assert await falls_back(long, range(6)) == "context"
-        assert fake.asked == asked and not replica.resting and not replica.sessions
+        assert fake.asked == asked and not replica.is_resting and not replica.sessions
         other = DrafterSession(known, terms(), target=TARGET)
         assert await becomes_ready(other)
         for each in (session, long, other):
@@ -101,10 +101,10 @@ async def test_a_text_that_outgrows_the_draft_model_opens_no_session_any_more() 
     async with short_context(fake) as (known, replica):
         session = DrafterSession(known, terms(), target=TARGET)
         session.open(range(5))  # the opening task has not started
-        assert session.asked_for
+        assert session.is_requested
         assert await falls_back(session, range(6)) == "context"
         await asyncio.sleep(0.1)
-        assert not session.asked_for and not replica.sessions and not replica.resting
+        assert not session.is_requested and not replica.sessions and not replica.is_resting
         await session.close()
 
 
@@ -123,5 +123,5 @@ async def test_a_request_that_a_drafter_refuses_is_not_asked_again_and_blames_no
             await asyncio.sleep(0.01)
         assert found == "invalid_input"
         assert await falls_back(session) == "refused"
-        assert fake.asked == 1 and not replica.resting and not replica.sessions
+        assert fake.asked == 1 and not replica.is_resting and not replica.sessions
         await session.close()

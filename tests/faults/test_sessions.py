@@ -26,7 +26,7 @@ from draftloop.rpc.sessions import require_model
 from draftloop.tree import EMPTY_TREE, ROOT, DraftTree, TokenSource
 from orchestrator.drafter_session import DrafterSession
 from orchestrator.replicas import Replica, Replicas
-from orchestrator.verifier_session import MOST_FAILURES, VerifierSession
+from orchestrator.verifier_session import MAX_FAILURES, VerifierSession
 from protos import verifier_pb2_grpc
 from tests.faults import fakes
 from tests.faults.open_sessions import (
@@ -121,7 +121,7 @@ async def test_a_text_that_no_verifier_can_run_is_not_asked_for_again_and_again(
         await session.open(PROMPT)
         with pytest.raises(Unavailable, match="internal error"):
             await session.verify((*PROMPT, 1), EMPTY_TREE)
-        assert poor.failures == worse.failures == MOST_FAILURES
+        assert poor.failures == worse.failures == MAX_FAILURES
         poor.most = worse.most = 2 * len(PROMPT)
         session = VerifierSession(known, terms(), reopen_for_s=60)
         await session.open(PROMPT)
@@ -312,8 +312,8 @@ def test_an_offer_is_no_larger_than_a_drafter_takes() -> None:
     replica = Replica("", None, model_info(max_draft_nodes=3))
     known.join(replica)
     offer = DraftTree.chain([1, 2, 3, 4, 5], TokenSource.PHRASE)
-    assert session._fitting(offer) == DraftTree.chain([1, 2, 3], TokenSource.PHRASE)
-    assert session._fitting(EMPTY_TREE) == EMPTY_TREE
+    assert session._trim_offer(offer) == DraftTree.chain([1, 2, 3], TokenSource.PHRASE)
+    assert session._trim_offer(EMPTY_TREE) == EMPTY_TREE
 
 
 async def test_a_deadline_is_passed_on() -> None:

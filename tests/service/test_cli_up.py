@@ -13,7 +13,7 @@ from draftloop.config import ServiceSettings
 from draftloop.suggestion import flag_of
 from orchestrator import cli_up
 from orchestrator.cli import app
-from orchestrator.cli_common import FAILED
+from orchestrator.cli_common import EXIT_FAILED
 from orchestrator.config import OrchestratorSettings
 from orchestrator.launcher import Stack
 from orchestrator.stack_config import StackConfig
@@ -24,7 +24,7 @@ from verifier_service.config import VerifierSettings
 
 def refusal(*arguments: str) -> str:
     result = CliRunner().invoke(app, ["up", *arguments])
-    assert result.exit_code == FAILED and result.stdout == "", result.output
+    assert result.exit_code == EXIT_FAILED and result.stdout == "", result.output
     [line] = result.stderr.splitlines()
     return line.removeprefix("draftloop: ")
 
@@ -72,7 +72,7 @@ def test_the_roles_flags_are_known_whole() -> None:
     }  # fmt: skip
     own = set(StackConfig.model_fields)
     for role, kind in settings.items():
-        assert set(kind.model_fields) - own == set(cli_up.ROLES_SETTINGS[role]) - own
+        assert set(kind.model_fields) - own == set(cli_up.ROLE_SETTINGS[role]) - own
 
 
 def test_a_stop_says_what_becomes_of_the_logs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,11 +94,11 @@ def test_a_phrase_log_that_is_not_there_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An unreachable log is reported. Earlier, the output said only that everything was ready."""
-    cli_up._warn_of_the_phrase_log("memory://")
+    cli_up._warn_if_phrase_log_unreachable("memory://")
     with RedisServer(tmp_path) as server:
-        cli_up._warn_of_the_phrase_log(server.url)
+        cli_up._warn_if_phrase_log_unreachable(server.url)
     assert capsys.readouterr().out == ""
-    cli_up._warn_of_the_phrase_log(f"redis://user:secret@127.0.0.1:{quiet_port()}")
+    cli_up._warn_if_phrase_log_unreachable(f"redis://user:secret@127.0.0.1:{quiet_port()}")
     [line] = capsys.readouterr().out.splitlines()
     assert line.startswith("the phrase log is not reachable, generation goes on without it: ")
     assert "secret" not in line

@@ -66,7 +66,7 @@ def deployment_of(verifier: str, drafter: str) -> deployment.Deployment:
 async def test_the_orchestrator_asks_again_and_keeps_what_it_knows(
     serve_verifier: Start, serve_drafter: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(discovery, "ASK_S", 0.05)
+    monkeypatch.setattr(discovery, "POLL_INTERVAL_S", 0.05)
     listen = [f"127.0.0.1:{quiet_port()}" for _ in range(2)]
     started = deployment_of(*listen)
 
@@ -104,10 +104,10 @@ async def test_on_one_machine_a_drafter_keeps_all_requests_waiting(
         ):
             await started.start()
             assert verifier.info.processor == drafter.info.processor
-            assert started.generation(request, Deadline()).controller.drafter_shares
+            assert started.generation(request, Deadline()).controller.drafter_shares_processor
             elsewhere = dataclasses.replace(drafter.info, processor="elsewhere")
             monkeypatch.setattr(deployment.Deployment, "drafter", elsewhere)
-            assert not started.generation(request, Deadline()).controller.drafter_shares
+            assert not started.generation(request, Deadline()).controller.drafter_shares_processor
     finally:
         await started.stop()
 

@@ -123,7 +123,7 @@ async def test_a_deadline_that_passes_while_others_keep_the_tokenizer(
     deadlines: list[Deadline], monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     """Waiting for the tokenizer used to have no limit; only the steps after it had one."""
-    for name in ("encoded", "decoded"):
+    for name in ("encode_async", "decode_async"):
         monkeypatch.setattr(Tokenizer, name, for_ever)
     async with gateway() as (client, _), asyncio.timeout(LONG_S):
         late, left = ended()
@@ -188,7 +188,7 @@ async def test_grpc_calls_off_what_waits_for_the_tokenizer(monkeypatch: pytest.M
         finally:
             left.append("")
 
-    for name in ("encoded", "decoded"):
+    for name in ("encode_async", "decode_async"):
         monkeypatch.setattr(Tokenizer, name, kept)
     async with by_grpc() as stub:
         for call, request in (

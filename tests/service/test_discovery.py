@@ -17,7 +17,7 @@ from draftloop.rpc import convert
 from draftloop.rpc.channel import open_channel
 from orchestrator import discovery
 from orchestrator.addresses import Address, AddressBook
-from orchestrator.beginnings import BLOCK
+from orchestrator.beginnings import BLOCK_TOKENS
 from orchestrator.clients import drafter_info
 from orchestrator.discovery import Discovery, ServiceInfo
 from protos import drafter_pb2_grpc
@@ -36,9 +36,9 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
     The time for an answer is lengthened: on a busy machine a first connection takes seconds.
     """
-    for name in ("RESOLVE_S", "ASK_S", "ASK_MISSING_S"):
+    for name in ("RESOLVE_INTERVAL_S", "POLL_INTERVAL_S", "POLL_MISSING_INTERVAL_S"):
         monkeypatch.setattr(discovery, name, 0.02)
-    monkeypatch.setattr(discovery, "ANSWER_S", 30.0)
+    monkeypatch.setattr(discovery, "INFO_TIMEOUT_S", 30.0)
 
 
 def serving(model: ModelInfo | None = None) -> fakes.FakeDrafter:
@@ -71,8 +71,8 @@ async def discovering(book: AddressBook | Pods) -> AsyncIterator[Discovery]:
         "drafter",
         book,  # type: ignore[arg-type]
         open_channel=channel_to,
-        ask=drafter_info,
-        require_fit=require_first,
+        ask_info=drafter_info,
+        require_compatible=require_first,
     )
     try:
         yield found
@@ -88,7 +88,7 @@ async def test_a_name_is_looked_up_by_the_system() -> None:
     async with fakes.listening(add, serving(FIRST)) as address:
         port = address.rpartition(":")[2]
         async with discovering(AddressBook([f"dns:///localhost:{port}"])) as found:
-            await found.look()
+            await found.poll_once()
             assert there(found) == {address}
             assert found.replicas.model == FIRST
 
@@ -98,8 +98,8 @@ async def test_replicas_join_and_leave_with_their_addresses() -> None:
     async with fakes.listening(add, serving()) as old, fakes.listening(add, serving()) as new:
         pods = Pods(old)
         async with discovering(pods) as found:
-            await found.look()
-            found.follow()
+            await found.poll_once()
+            found.start_polling()
             (replica,) = found.replicas.by_preference()
             replica.sessions += 1
             pods.addresses = [new]
@@ -116,11 +116,11 @@ async def test_who_dies_leaves_and_who_returns_is_forgiven() -> None:
     async with discovering(pods := Pods()) as found, fakes.listening(add, serving()) as other:
         async with fakes.listening(add, serving(), port) as address:
             pods.addresses = [address, other]
-            await found.look()
-            found.follow()
+            await found.poll_once()
+            found.start_polling()
             assert there(found) == {address, other}
             for replica in found.replicas.by_preference():
-                replica.failed()
+                replica.record_failure()
         await eventually(lambda: there(found) == {other})
         async with fakes.listening(add, successor, port):
             await eventually(lambda: there(found) == {address, other})
@@ -130,19 +130,19 @@ async def test_who_dies_leaves_and_who_returns_is_forgiven() -> None:
 
 async def test_who_was_started_anew_has_computed_nothing_yet() -> None:
     """A restarted replica has no cached prefixes. It used to get sessions for its predecessor's."""
-    text = list(range(2 * BLOCK))
+    text = list(range(2 * BLOCK_TOKENS))
     said = convert.model_info_to_pb(model_info(instance_id="first", prefix_caching=True))
     service = fakes.FakeDrafter(said, fakes.nothing)
     async with fakes.listening(add, service) as address, discovering(pods := Pods()) as found:
         pods.addresses = [address]
-        await found.look()
+        await found.poll_once()
         (replica,) = found.replicas
-        found.replicas.served(replica, text, "a")
-        await found.look()
-        assert found.replicas.known(text, "a") == len(text)
+        found.replicas.record_prefix(replica, text, "a")
+        await found.poll_once()
+        assert found.replicas.cached_tokens(text, "a") == len(text)
         said.instance_id = "second"
-        await found.look()
-        assert found.replicas.known(text, "a") == 0
+        await found.poll_once()
+        assert found.replicas.cached_tokens(text, "a") == 0
 
 
 async def test_a_process_of_two_addresses_is_one_replica() -> None:
@@ -150,8 +150,8 @@ async def test_a_process_of_two_addresses_is_one_replica() -> None:
     async with fakes.listening(add, serving(FIRST)) as other, discovering(pods := Pods()) as found:
         async with fakes.listening(add, serving(FIRST)) as address:
             pods.addresses = [address, other]
-            await found.look()
-            found.follow()
+            await found.poll_once()
+            found.start_polling()
             assert there(found) == {address} and "the process at" in found.missing[other]
         await eventually(lambda: there(found) == {other})
 
@@ -161,8 +161,8 @@ async def test_who_dies_comes_last_before_anybody_asks() -> None:
     async with discovering(pods := Pods()) as found, fakes.listening(add, serving()) as other:
         async with fakes.listening(add, serving()) as address:
             pods.addresses = [address, other]
-            await found.look()
-        await eventually(lambda: not all(replica.connected for replica in found.replicas))
+            await found.poll_once()
+        await eventually(lambda: not all(replica.is_connected for replica in found.replicas))
         firsts = {found.replicas.by_preference()[0].address for _ in range(50)}
         assert firsts == {other}
         assert there(found) == {address, other}
@@ -176,8 +176,8 @@ async def test_another_model_is_refused_and_named_once() -> None:
             fakes.listening(add, stranger) as bad,
             discovering(Pods(bad, good)) as found,
         ):
-            await found.look()
-            found.follow()
+            await found.poll_once()
+            found.start_polling()
             await asyncio.sleep(0.3)
             assert there(found) == {good}
             assert "cc" in found.missing[bad]
@@ -192,20 +192,20 @@ async def test_where_nobody_fits_the_first_look_says_so() -> None:
         discovering(Pods(bad, "127.0.0.1:1")) as found,
     ):
         with pytest.raises(Mismatch, match="cc"):
-            await found.look()
+            await found.poll_once()
 
 
 async def test_one_that_says_nothing_keeps_nobody_else_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(discovery, "ANSWER_S", 0.5)
+    monkeypatch.setattr(discovery, "INFO_TIMEOUT_S", 0.5)
     async with (
         fakes.black_hole() as silent,
         fakes.listening(add, serving()) as good,
         discovering(Pods(silent, good)) as found,
     ):
-        await found.look()
-        found.follow()
+        await found.poll_once()
+        found.start_polling()
         await eventually(lambda: there(found) == {good} and set(found.missing) == {silent})
 
 
@@ -215,9 +215,9 @@ async def test_one_that_falls_silent_leaves(monkeypatch: pytest.MonkeyPatch) -> 
         fakes.listening(add, drafter) as address,
         discovering(Pods(address)) as found,
     ):
-        await found.look()
-        monkeypatch.setattr(discovery, "ANSWER_S", 0.5)
-        found.follow()
+        await found.poll_once()
+        monkeypatch.setattr(discovery, "INFO_TIMEOUT_S", 0.5)
+        found.start_polling()
         drafter.info_delay_s = 3600
         await eventually(lambda: not there(found))
         drafter.info_delay_s = 0
@@ -234,10 +234,10 @@ async def test_an_answer_that_means_nothing_is_no_reason_to_stop_asking() -> Non
         return await drafter_info(channel, timeout_s)
 
     async with fakes.listening(add, serving()) as address, discovering(Pods(address)) as found:
-        found._ask = ask
+        found._ask_info = ask
         with capture_logs() as lines:
-            await found.look()
+            await found.poll_once()
             assert not found.replicas and "AttributeError" in found.missing[address]
-            found.follow()
+            found.start_polling()
             await eventually(lambda: there(found) == {address})
         assert sum(line["event"] == "unforeseen error" for line in lines) == 2

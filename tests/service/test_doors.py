@@ -19,7 +19,7 @@ from draftloop.config import bundled_model
 from orchestrator import metrics
 from orchestrator.config import OrchestratorSettings
 from orchestrator.deployment import Deployment
-from orchestrator.doors import Doors
+from orchestrator.doors import OrchestratorServer
 from orchestrator.front import Front
 from orchestrator.gateway import connections, envelope
 from orchestrator.gateway.errors import INTERNAL
@@ -39,14 +39,14 @@ LOOPBACK = "127.0.0.1:0"
 
 
 @contextlib.asynccontextmanager
-async def opened(**settings: Any) -> AsyncIterator[tuple[Doors, HttpServer]]:
+async def opened(**settings: Any) -> AsyncIterator[tuple[OrchestratorServer, HttpServer]]:
     """The servers, set to ready; the gRPC server also serves a scripted verifier's calls."""
     listens = {"listen": LOOPBACK, "http_listen": LOOPBACK, "tokenizer": bundled_model("verifier")}
     chosen = OrchestratorSettings(**{**listens, "grace_period_s": 600, **settings})
     deployment = Deployment(chosen)
     front = Front(deployment)
     http = HttpServer(chosen, front)
-    doors = Doors("any", chosen, http, front)
+    doors = OrchestratorServer("any", chosen, http, front)
     verifier_pb2_grpc.add_VerifierServicer_to_server(fakes.ScriptedVerifier(), doors.server)
     await doors.listen()
     await doors.ready()
@@ -80,7 +80,7 @@ async def test_health_follows_the_verifiers_and_life_does_not() -> None:
 
 
 @contextlib.asynccontextmanager
-async def served(doors: Doors) -> AsyncIterator[Any]:
+async def served(doors: OrchestratorServer) -> AsyncIterator[Any]:
     """A call that runs until `end` closes it."""
     async with grpc.aio.insecure_channel(doors.address) as channel:
         call = verifier_pb2_grpc.VerifierStub(channel).Verify()
@@ -120,7 +120,7 @@ async def test_who_does_not_ask_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch, said: bytes
 ) -> None:
     """Silent connections are closed, as each takes one of the process's file descriptors."""
-    monkeypatch.setattr(connections, "HEAD_S", 0.2)
+    monkeypatch.setattr(connections, "HEAD_TIMEOUT_S", 0.2)
     async with opened() as (_, http), connected(http, said) as (reader, writer):
         assert await reader.read() == b""
     async with opened() as (_, http), connected(http, WHOLE) as (reader, writer):
@@ -177,7 +177,7 @@ async def test_half_a_body_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) ->
         draining = asyncio.create_task(doors.drain())
         assert (await reader.read()).startswith(b"HTTP/1.1 503 ")
         await draining
-    monkeypatch.setattr(envelope, "BODY_S", 0.2)
+    monkeypatch.setattr(envelope, "BODY_PIECE_TIMEOUT_S", 0.2)
     async with opened() as (_, http), connected(http, HALF_A_BODY) as (reader, _):
         answer = await reader.read()
         assert answer.startswith(b"HTTP/1.1 408 ") and b"request_timeout" in answer
@@ -201,8 +201,9 @@ async def test_who_sends_a_body_before_anything_else_gets_its_refusal() -> None:
 async def test_a_body_that_nobody_wants_has_limits(
     monkeypatch: pytest.MonkeyPatch, limits: tuple[float, ...]
 ) -> None:
-    for name, limit in zip(("PIECE_S", "S", "BYTES"), limits, strict=True):
-        monkeypatch.setattr(envelope, f"UNWANTED_{name}", limit)
+    names = ("DISCARD_PIECE_TIMEOUT_S", "DISCARD_TIMEOUT_S", "MAX_DISCARD_BYTES")
+    for name, limit in zip(names, limits, strict=True):
+        monkeypatch.setattr(envelope, name, limit)
     long = HALF_A_BODY.replace(b"99", b"9999999999")
     async with opened() as (_, http), connected(http, long) as (reader, _):
         assert (await reader.read()).startswith(b"HTTP/1.1 413 ")

@@ -164,11 +164,11 @@ async def test_an_orchestrator_says_once_what_keeps_a_verifier_away(authority: A
         "verifier",
         AddressBook([f"127.0.0.1:{port}"]),
         open_channel=lambda to: open_channel(to.target, 1 << 20, ClientTls(ca=authority.ca)),
-        ask=ask,
-        require_fit=lambda *_: None,
+        ask_info=ask,
+        require_compatible=lambda *_: None,
     )
-    await discovery.look()
-    discovery.follow()
+    await discovery.poll_once()
+    discovery.start_polling()
     late = flags(authority.pair("late", -2 * LIFE))
     with capture_logs() as lines:
         async with listening(listen=f"127.0.0.1:{port}", **late):

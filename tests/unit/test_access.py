@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from draftloop.errors import Forbidden, InvalidInput, Overloaded, StartupFailure, Unauthenticated
 from draftloop.request import GenerationParameters
-from orchestrator.access import EVERYBODY, Access, Caller, bearer_token
+from orchestrator.access import ANONYMOUS, Access, Caller, bearer_token
 from orchestrator.cli import app
 from orchestrator.key_file import KeyEntry, KeyFile, hash_of, new_key
 
@@ -51,11 +51,11 @@ def file(tmp_path: Path) -> Path:
 
 def test_without_a_file_everybody_may_ask_for_anything() -> None:
     caller = Access(None).caller(None)
-    assert caller is EVERYBODY
+    assert caller is ANONYMOUS
     said = GenerationParameters(text="a", tenant="any", max_tokens=10**6)
-    assert caller.allowed(said, 16) is said
+    assert caller.apply_limits(said, 16) is said
     for _ in range(100):
-        with caller.admitted():
+        with caller.admit():
             pass
 
 
@@ -80,28 +80,30 @@ def test_no_key_is_asked_for(file: Path, token: str | None) -> None:
 def test_a_key_is_bound_to_its_tenant() -> None:
     caller = Caller(entry())
     for tenant in ("", "team"):
-        assert caller.allowed(GenerationParameters(text="a", tenant=tenant), 16).tenant == "team"
+        assert (
+            caller.apply_limits(GenerationParameters(text="a", tenant=tenant), 16).tenant == "team"
+        )
     with pytest.raises(Forbidden, match="tenant: must be 'team'"):
-        caller.allowed(GenerationParameters(text="a", tenant="other"), 16)
+        caller.apply_limits(GenerationParameters(text="a", tenant="other"), 16)
     with pytest.raises(Forbidden):
-        Caller(entry(tenant="")).allowed(GenerationParameters(text="a", tenant="other"), 16)
+        Caller(entry(tenant="")).apply_limits(GenerationParameters(text="a", tenant="other"), 16)
 
 
 def test_the_keys_most_tokens() -> None:
     caller = Caller(entry(max_tokens=100))
     with pytest.raises(InvalidInput, match="max_tokens: must be at most 100, .*; got 101"):
-        caller.allowed(GenerationParameters(text="a", max_tokens=101), 256)
+        caller.apply_limits(GenerationParameters(text="a", max_tokens=101), 256)
     for given, default, expected in ((100, 256, 100), (None, 256, 100), (None, 16, 16)):
         said = GenerationParameters(text="a", max_tokens=given)
-        assert caller.allowed(said, default).max_tokens == expected
+        assert caller.apply_limits(said, default).max_tokens == expected
 
 
 def test_requests_at_once() -> None:
     caller = Caller(entry(concurrent_requests=2))
     refused = pytest.raises(Overloaded, match="api key: requests: at most 2")
-    with caller.admitted(), caller.admitted(), refused, caller.admitted():
+    with caller.admit(), caller.admit(), refused, caller.admit():
         pass
-    with caller.admitted():
+    with caller.admit():
         pass
 
 
@@ -109,27 +111,27 @@ def test_requests_a_minute() -> None:
     clock = Clock()
     caller = Caller(entry(requests_per_minute=3), clock)
     for _ in range(3):
-        caller.begin()
+        caller.count_requests()
     with pytest.raises(Overloaded, match="at most 3 requests a minute") as caught:
-        caller.begin()
+        caller.count_requests()
     assert caught.value.retry_after_s == 20
     clock.now += 20.01
-    caller.begin()
+    caller.count_requests()
     clock.now += 3600  # no more than a minute's requests are saved up
     for _ in range(3):
-        caller.begin()
+        caller.count_requests()
     with pytest.raises(Overloaded):
-        caller.begin()
+        caller.count_requests()
 
 
 def test_an_entry_that_changes_is_in_force_as_it_is_now(file: Path) -> None:
     clock = Clock()
     write(file, entry(max_tokens=5))
     access = Access(file, clock)
-    assert access.caller(KEY).allowed(GenerationParameters(text="a"), 16).max_tokens == 5
+    assert access.caller(KEY).apply_limits(GenerationParameters(text="a"), 16).max_tokens == 5
     write(file, entry(key=OTHER, max_tokens=7))
     clock.now += 2
-    assert access.caller(OTHER).allowed(GenerationParameters(text="a"), 16).max_tokens == 7
+    assert access.caller(OTHER).apply_limits(GenerationParameters(text="a"), 16).max_tokens == 7
     with pytest.raises(Unauthenticated):
         access.caller(KEY)
 
@@ -149,10 +151,10 @@ def test_a_file_is_read_once_for_every_change(file: Path) -> None:
 def test_who_is_refused_is_told_what_is_left_to_wait() -> None:
     clock = Clock()
     caller = Caller(entry(requests_per_minute=3), clock)
-    caller.begin(3)
+    caller.count_requests(3)
     clock.now += 15  # three quarters of the next request
     with pytest.raises(Overloaded) as caught:
-        caller.begin()
+        caller.count_requests()
     assert caught.value.retry_after_s == 5
 
 
@@ -163,9 +165,9 @@ def test_a_tenant_can_be_written() -> None:
 
 def test_what_runs_costs_no_rate_again() -> None:
     caller = Caller(entry(requests_per_minute=1), Clock())
-    caller.begin()
+    caller.count_requests()
     for _ in range(5):
-        with caller.admitted():
+        with caller.admit():
             pass
 
 
@@ -173,13 +175,13 @@ def test_the_file_is_read_again_when_it_changes(file: Path) -> None:
     clock = Clock()
     write(file, entry(requests_per_minute=1), entry("bob", OTHER))
     access = Access(file, clock)
-    access.caller(KEY).begin()
+    access.caller(KEY).count_requests()
     write(file, entry(requests_per_minute=1))
     clock.now += 2
     with pytest.raises(Unauthenticated):
         access.caller(OTHER)
     with pytest.raises(Overloaded):
-        access.caller(KEY).begin()  # an unchanged entry keeps its counts
+        access.caller(KEY).count_requests()  # an unchanged entry keeps its counts
     file.write_text("[[keys]]\nname = 7\n")
     clock.now += 2
     with capture_logs() as lines:
@@ -281,13 +283,13 @@ def test_the_command_makes_an_entry_and_a_key(file: Path) -> None:
 def test_several_at_once_are_admitted_or_none() -> None:
     """A refused request uses up nothing; more than the key's limit at once is never admitted."""
     caller = Caller(entry(concurrent_requests=2, requests_per_minute=3))
-    assert caller.most_at_once == 2 and EVERYBODY.most_at_once is None
-    with caller.admitted(1):
-        with pytest.raises(Overloaded), caller.admitted(2):
+    assert caller.max_concurrent == 2 and ANONYMOUS.max_concurrent is None
+    with caller.admit(1):
+        with pytest.raises(Overloaded), caller.admit(2):
             pass
-        with caller.admitted(1):
+        with caller.admit(1):
             pass
-    caller.begin(2)
+    caller.count_requests(2)
     with pytest.raises(Overloaded, match="a minute"):
-        caller.begin(2)
-    caller.begin(1)
+        caller.count_requests(2)
+    caller.count_requests(1)

@@ -1,4 +1,4 @@
-"""`ahead`: a producer runs ahead of its consumer and ends with it."""
+"""`run_ahead`: a producer runs ahead of its consumer and ends with it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from orchestrator.ahead import ahead
+from orchestrator.ahead import run_ahead
 
 
 class Source:
@@ -39,13 +39,13 @@ class Source:
 
 async def test_items_come_in_order() -> None:
     source = Source(5)
-    assert [item async for item in ahead(source.items())] == [0, 1, 2, 3, 4]
+    assert [item async for item in run_ahead(source.items())] == [0, 1, 2, 3, 4]
     assert source.cleaned_up
 
 
 async def test_the_source_never_waits_for_its_consumer() -> None:
     source = Source(5, endless=True)
-    async with contextlib.aclosing(ahead(source.items())) as items:
+    async with contextlib.aclosing(run_ahead(source.items())) as items:
         assert await anext(items) == 0
         await asyncio.sleep(0.05)  # the consumer is busy, as with a client that reads slowly
         assert source.produced == [0, 1, 2, 3, 4]
@@ -55,7 +55,7 @@ async def test_an_error_comes_after_the_items_before_it() -> None:
     source = Source(3, error=ValueError("on purpose"))
     taken: list[int] = []
     with pytest.raises(ValueError, match="on purpose"):
-        async for item in ahead(source.items()):
+        async for item in run_ahead(source.items()):
             taken.append(item)
             await asyncio.sleep(0.01)  # the error is raised long before the last item is taken
     assert taken == [0, 1, 2]
@@ -63,7 +63,7 @@ async def test_an_error_comes_after_the_items_before_it() -> None:
 
 async def test_closing_waits_until_the_source_has_cleaned_up() -> None:
     source = Source(2, endless=True)
-    items = ahead(source.items())
+    items = run_ahead(source.items())
     assert await anext(items) == 0
     assert not source.cleaned_up
     await items.aclose()
@@ -74,7 +74,7 @@ async def test_cancelling_the_consumer_waits_until_the_source_has_cleaned_up() -
     source = Source(1, endless=True)
 
     async def consume() -> None:
-        async with contextlib.aclosing(ahead(source.items())) as items:
+        async with contextlib.aclosing(run_ahead(source.items())) as items:
             async for _ in items:
                 pass
 
@@ -88,7 +88,7 @@ async def test_cancelling_the_consumer_waits_until_the_source_has_cleaned_up() -
 
 async def test_nothing_is_produced_before_it_is_asked_for() -> None:
     source = Source(2)
-    items = ahead(source.items())
+    items = run_ahead(source.items())
     await asyncio.sleep(0.02)
     assert not source.produced
     await items.aclose()
@@ -106,7 +106,7 @@ async def test_an_error_behind_a_consumer_that_has_left_is_nobodys_business() ->
 
     complaints: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, said: complaints.append(said))
-    items = ahead(source())
+    items = run_ahead(source())
     assert await anext(items) == 0
     await items.aclose()
     del items

@@ -12,10 +12,10 @@ import pytest
 
 from draftloop.model_info import CostPoint
 from orchestrator.budget import Controller
-from orchestrator.choice import LEAST_WAIT_S, PREFILLS, ModelChoice
+from orchestrator.choice import MAX_WAIT_PREFILLS, MIN_WAIT_S, ModelChoice
 from orchestrator.costs import VerifyCost
 from orchestrator.gains import (
-    ROUNDS_OF_TRY,
+    TRY_ROUNDS,
     USUAL_FORWARDS,
     USUAL_TOKENS,
 )
@@ -33,26 +33,26 @@ def opened(draft_ns: float) -> ModelChoice:
 
 def test_a_try_goes_on_behind_offers_like_the_one_that_it_began_with() -> None:
     model = opened(CHEAP_NS)
-    asked = [number for number in range(2000) if model.asks(PROMPT, LARGE)]
-    tries = [asked[at : at + ROUNDS_OF_TRY] for at in range(0, len(asked), ROUNDS_OF_TRY)]
+    asked = [number for number in range(2000) if model.should_ask(PROMPT, LARGE)]
+    tries = [asked[at : at + TRY_ROUNDS] for at in range(0, len(asked), TRY_ROUNDS)]
     assert len(tries) > 1
-    assert all(tried[-1] - tried[0] == ROUNDS_OF_TRY - 1 for tried in tries[:-1])
+    assert all(tried[-1] - tried[0] == TRY_ROUNDS - 1 for tried in tries[:-1])
 
 
 def test_a_little_more_to_do_without_ends_no_try() -> None:
     model = opened(CHEAP_NS)
-    while not model.asks(PROMPT, LARGE):
+    while not model.should_ask(PROMPT, LARGE):
         pass
-    assert model.asks(PROMPT, Offer(tokens=LARGE.tokens + 0.5))
-    assert not model.asks(PROMPT, Offer(tokens=LARGE.tokens + 5))
+    assert model.should_ask(PROMPT, Offer(tokens=LARGE.tokens + 0.5))
+    assert not model.should_ask(PROMPT, Offer(tokens=LARGE.tokens + 5))
 
 
 def test_a_try_is_over_once_asking_pays() -> None:
     model = opened(CHEAP_NS)
-    while not model.asks(PROMPT, LARGE):
+    while not model.should_ask(PROMPT, LARGE):
         pass
-    assert model.asks(PROMPT)
-    assert not model.asks(PROMPT, LARGE), "the round before has told what a try would"
+    assert model.should_ask(PROMPT)
+    assert not model.should_ask(PROMPT, LARGE), "the round before has told what a try would"
 
 
 def test_a_round_that_pays_begins_no_try() -> None:
@@ -60,8 +60,8 @@ def test_a_round_that_pays_begins_no_try() -> None:
     model = opened((USUAL_TOKENS - 0.3) * PLAIN_NS / USUAL_FORWARDS)
     little = Offer(tokens=1.0)
     assert model.advantage() > 0 > model.advantage(little) > model.advantage() - 0.5
-    assert model.asks(PROMPT)
-    assert not model.asks(PROMPT, little)
+    assert model.should_ask(PROMPT)
+    assert not model.should_ask(PROMPT, little)
 
 
 def test_the_first_draft_of_a_slow_target_is_waited_for_as_long_as_prefilling_explains() -> None:
@@ -73,6 +73,6 @@ def test_the_first_draft_of_a_slow_target_is_waited_for_as_long_as_prefilling_ex
         model._controller = Controller(max_nodes=8, verify_cost=slow, fixed=fixed)
         model.open(PROMPT)
         known: Any = model.drafter
-        waited.append(known.waits_s)
-    assert waited[0] == pytest.approx(LEAST_WAIT_S + PREFILLS * 10 * PLAIN_NS / 1e9)
+        waited.append(known.max_wait_s)
+    assert waited[0] == pytest.approx(MIN_WAIT_S + MAX_WAIT_PREFILLS * 10 * PLAIN_NS / 1e9)
     assert waited[1] is None, "of a stated size it is waited for as for every other draft"

@@ -13,7 +13,7 @@ from tenacity import wait_none
 from draftloop.errors import Forbidden, InvalidInput, Unauthenticated, Unavailable
 from orchestrator.batch import asker
 from orchestrator.batch.asker import Asker
-from orchestrator.batch.requests_file import MOST_OF_A_URL, BatchRequest
+from orchestrator.batch.requests_file import MAX_URL_LENGTH, BatchRequest
 
 Said = httpx.Response | Exception
 
@@ -149,7 +149,7 @@ async def test_a_wrong_key_is_told_before_anything_is_asked(
             await Asker(client, 60).require_server()
 
 
-@pytest.mark.parametrize("end", ["\n", "\x07", "é", "a" * MOST_OF_A_URL])
+@pytest.mark.parametrize("end", ["\n", "\x07", "é", "a" * MAX_URL_LENGTH])
 def test_a_url_that_cannot_be_asked_is_a_mistake_of_the_file(end: str) -> None:
     """An invalid URL used to end the run in the middle."""
     with pytest.raises(ValidationError, match="must be a path that begins with /v1/"):

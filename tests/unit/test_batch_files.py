@@ -16,10 +16,10 @@ from draftloop.errors import InvalidInput
 from orchestrator.batch.answers_file import AnswersFile
 from orchestrator.batch.asker import Asker
 from orchestrator.batch.batch import Tally, run
-from orchestrator.batch.requests_file import BatchRequest, read_named
+from orchestrator.batch.requests_file import BatchRequest, read_requests_by_id
 from orchestrator.cli import app
 from orchestrator.cli_batch import _answer
-from orchestrator.cli_common import FAILED
+from orchestrator.cli_common import EXIT_FAILED
 from tests.support.ports import quiet_port
 
 REQUEST = BatchRequest(custom_id="a", method="POST", url="/v1/completions", body={"prompt": "x"})
@@ -106,7 +106,7 @@ async def test_a_disk_that_is_full_is_told(tmp_path: Path) -> None:
 
 async def tally_of(client: httpx.AsyncClient, answers: AnswersFile) -> Tally:
     asker = Asker(client, patience_s=0)
-    return await run(iter([REQUEST]), answers, asker, concurrency=2, told=lambda _: None)
+    return await run(iter([REQUEST]), answers, asker, concurrency=2, report_progress=lambda _: None)
 
 
 def test_a_pipe_is_no_file_of_requests(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_pipe_is_no_file_of_requests(tmp_path: Path) -> None:
     arguments = ["batch", f"/dev/fd/{reading}", str(tmp_path / "answers"), "--server", server]
     done = CliRunner().invoke(app, arguments)
     os.close(reading)
-    assert done.exit_code == FAILED
+    assert done.exit_code == EXIT_FAILED
     assert done.stderr.startswith("draftloop: requests: must be a file, and no pipe: it is read tw")
 
 
@@ -127,7 +127,7 @@ async def test_what_a_file_grew_by_since_it_was_checked_is_not_asked(tmp_path: P
     other = REQUEST.model_copy(update={"custom_id": "b"})
     lines = (one.model_dump_json() for one in (REQUEST, other, REQUEST))
     requests.write_text("\n".join(lines))
-    assert list(read_named(requests, {"a"})) == [REQUEST]
+    assert list(read_requests_by_id(requests, {"a"})) == [REQUEST]
 
 
 async def test_requests_that_are_gone_since_they_were_checked_are_missed(tmp_path: Path) -> None:
@@ -157,5 +157,5 @@ def test_a_key_that_cannot_be_sent_is_told_and_not_shown(tmp_path: Path, key: st
     requests.write_text(REQUEST.model_dump_json())
     arguments = ["batch", str(requests), str(tmp_path / "answers"), "--api-key", key]
     done = CliRunner().invoke(app, arguments)
-    assert done.exit_code == FAILED
+    assert done.exit_code == EXIT_FAILED
     assert done.stderr == "draftloop: api_key: must be printable ASCII, and not empty\n"

@@ -2,43 +2,44 @@
 
 from __future__ import annotations
 
-from orchestrator.beginnings import BLOCK, MOST_BLOCKS, Beginnings
+from orchestrator.beginnings import BLOCK_TOKENS, MAX_BLOCKS, PrefixIndex
 
 
-def place_of(known: Beginnings[str], tokens: list[int], group: str) -> str | None:
+def place_of(known: PrefixIndex[str], tokens: list[int], group: str) -> str | None:
     return known.find(tokens, group)[0]
 
 
-CHAT = list(range(5 * BLOCK))
+CHAT = list(range(5 * BLOCK_TOKENS))
 
 
 def test_the_longest_beginning_counts() -> None:
-    known: Beginnings[str] = Beginnings()
+    known: PrefixIndex[str] = PrefixIndex()
     known.note(CHAT, "", "first")
-    known.note(CHAT[: 2 * BLOCK] + [7] * BLOCK, "", "second")
+    known.note(CHAT[: 2 * BLOCK_TOKENS] + [7] * BLOCK_TOKENS, "", "second")
     assert known.find([*CHAT, 3], "") == ("first", len(CHAT))
-    assert place_of(known, CHAT[: 3 * BLOCK], "") == "first"
-    assert place_of(known, CHAT[: 2 * BLOCK] + [9] * BLOCK, "") == "second"  # it was there last
+    assert place_of(known, CHAT[: 3 * BLOCK_TOKENS], "") == "first"
+    # It was there last.
+    assert place_of(known, CHAT[: 2 * BLOCK_TOKENS] + [9] * BLOCK_TOKENS, "") == "second"
     assert place_of(known, [*CHAT[:-1], 3], "") == "first"
 
 
 def test_less_than_a_block_is_none() -> None:
-    known: Beginnings[str] = Beginnings()
-    known.note(CHAT[: BLOCK - 1], "", "here")
+    known: PrefixIndex[str] = PrefixIndex()
+    known.note(CHAT[: BLOCK_TOKENS - 1], "", "here")
     assert place_of(known, CHAT, "") is None and place_of(known, [], "") is None
     known.note(CHAT, "", "here")
-    assert place_of(known, CHAT[: BLOCK - 1], "") is None
+    assert place_of(known, CHAT[: BLOCK_TOKENS - 1], "") is None
     assert place_of(known, [5, *CHAT], "") is None
 
 
 def test_groups_know_nothing_of_each_other() -> None:
-    known: Beginnings[str] = Beginnings()
+    known: PrefixIndex[str] = PrefixIndex()
     known.note(CHAT, "a", "here")
     assert place_of(known, CHAT, "a") == "here" and place_of(known, CHAT, "b") is None
 
 
 def test_what_was_of_no_use_for_longest_is_forgotten() -> None:
-    known: Beginnings[str] = Beginnings(most=10)
+    known: PrefixIndex[str] = PrefixIndex(max_prefixes=10)
     known.note(CHAT, "", "old")
     known.note(CHAT, "a", "new")
     known.note(CHAT, "", "again")
@@ -48,22 +49,25 @@ def test_what_was_of_no_use_for_longest_is_forgotten() -> None:
 
 
 def test_what_was_at_a_place_that_is_gone_is_forgotten() -> None:
-    known: Beginnings[str] = Beginnings()
+    known: PrefixIndex[str] = PrefixIndex()
     known.note(CHAT, "", "gone")
-    known.note(CHAT[: 2 * BLOCK], "", "here")
+    known.note(CHAT[: 2 * BLOCK_TOKENS], "", "here")
     known.forget("gone")
-    assert known.find(CHAT, "") == ("here", 2 * BLOCK)
+    assert known.find(CHAT, "") == ("here", 2 * BLOCK_TOKENS)
 
 
 def test_what_is_left_of_a_text_can_be_found() -> None:
     """If there is no room for the whole text, its beginning is kept."""
-    known: Beginnings[str] = Beginnings(most=3)
-    long = [1] * 8 * BLOCK
+    known: PrefixIndex[str] = PrefixIndex(max_prefixes=3)
+    long = [1] * 8 * BLOCK_TOKENS
     known.note(long, "", "here")
-    assert known.find(long, "") == ("here", 3 * BLOCK)
+    assert known.find(long, "") == ("here", 3 * BLOCK_TOKENS)
 
 
 def test_no_more_of_a_text_is_known_than_its_first_blocks() -> None:
-    known: Beginnings[str] = Beginnings()
-    known.note([1] * (MOST_BLOCKS + 2) * BLOCK, "", "here")
-    assert known.find([1] * (MOST_BLOCKS + 2) * BLOCK, "") == ("here", MOST_BLOCKS * BLOCK)
+    known: PrefixIndex[str] = PrefixIndex()
+    known.note([1] * (MAX_BLOCKS + 2) * BLOCK_TOKENS, "", "here")
+    assert known.find([1] * (MAX_BLOCKS + 2) * BLOCK_TOKENS, "") == (
+        "here",
+        MAX_BLOCKS * BLOCK_TOKENS,
+    )

@@ -81,7 +81,7 @@ def test_the_output_has_them_in_that_order(size: int) -> None:
     for parts in in_rounds(reader(), TOKENS, size):
         list(output.feed(parts))
     list(output.finish(COMPLETED))
-    told = [item.get("arguments") or item["content"][0]["text"] for item in output.said]
+    told = [item.get("arguments") or item["content"][0]["text"] for item in output.value]
     assert told == ["Hm.", "Look:", '{"city": "Rome"}', "\nThere!"]
 
 

@@ -13,14 +13,14 @@ from draftloop.model_info import CostPoint
 from draftloop.speculation import PROMPT_LOOKUP, SPECULATIVE
 from draftloop.tree import ServiceTimings
 from orchestrator.budget import Controller
-from orchestrator.choice import SHARE_OF_TRIES, DraftChoice, ModelChoice
+from orchestrator.choice import TRY_COST_PER_ROUND, DraftChoice, ModelChoice
 from orchestrator.costs import VerifyCost
 from orchestrator.gains import (
-    LONGEST_WITHOUT,
+    MAX_ROUNDS_WITHOUT,
+    MIN_ROUNDS_UNOPENED,
     PRIOR_ROUNDS,
-    ROUNDS_OF_TRY,
     SHARE_OF_OFFER,
-    SHORTEST_UNOPENED,
+    TRY_ROUNDS,
     USUAL_FORWARDS,
     USUAL_TOKENS,
     Gains,
@@ -52,7 +52,7 @@ def drafted(chosen: DraftChoice, rounds: int, accepted: int, draft_ns: int) -> l
     """Plays rounds in which `accepted` nodes are accepted; returns the rounds that drafted."""
     took = []
     for number in range(rounds):
-        if chosen.drafts():
+        if chosen.should_draft():
             took.append(number)
             chosen.observe(accepted, 4, draft_ns)
     return took
@@ -66,7 +66,7 @@ def test_drafts_that_lose_are_tried_ever_less_often_until_they_pay() -> None:
     chosen = choice(Gains())
     tries = drafted(chosen, 800, accepted=0, draft_ns=DEAR_NS)[-8:]
     gaps = [later - sooner for sooner, later in pairwise(tries)]
-    assert gaps == sorted(gaps) and gaps[-1] == LONGEST_WITHOUT + 1
+    assert gaps == sorted(gaps) and gaps[-1] == MAX_ROUNDS_WITHOUT + 1
     took = drafted(chosen, 2000, accepted=4, draft_ns=CHEAP_NS)
     assert took[-100:] == list(range(1900, 2000))
 
@@ -86,7 +86,7 @@ def test_what_one_request_learned_the_next_one_knows() -> None:
 
 
 def test_a_request_begins_with_what_forwards_of_the_draft_model_cost() -> None:
-    assert choice(Gains(), draft_ns=CHEAP_NS).drafts()
+    assert choice(Gains(), draft_ns=CHEAP_NS).should_draft()
     assert choice(Gains(), draft_ns=CHEAP_NS).advantage() > 0
     assert choice(Gains(), draft_ns=DEAR_NS).advantage() < 0
 
@@ -110,20 +110,20 @@ class FakeDrafter:
     """A drafter that opens sessions at once; the test sets the rest."""
 
     def __init__(self) -> None:
-        self.asked_for = False
+        self.is_requested = False
         self.is_due = self.is_ready = True
         self.has_room = True
         self.known = 0
-        self.waits_s: float | None = None
+        self.max_wait_s: float | None = None
 
-    def fits(self, committed: Sequence[int]) -> bool:
+    def can_serve(self, committed: Sequence[int]) -> bool:
         return self.has_room
 
-    def fresh(self, committed: Sequence[int]) -> int:
+    def tokens_to_prefill(self, committed: Sequence[int]) -> int:
         return len(committed) - self.known
 
-    def open(self, committed: Sequence[int], waits_s: float | None = None) -> None:
-        self.asked_for, self.waits_s = True, waits_s
+    def open(self, committed: Sequence[int], max_wait_s: float | None = None) -> None:
+        self.is_requested, self.max_wait_s = True, max_wait_s
 
 
 def model_choice(draft_ns: float, left: int, gains: Gains | None = None) -> ModelChoice:
@@ -132,7 +132,7 @@ def model_choice(draft_ns: float, left: int, gains: Gains | None = None) -> Mode
     costs = cost_line((CostPoint(1, PLAIN_NS // 10),))
     gain = (gains or Gains()).of(SPECULATIVE, 0.0, draft_ns)
     return ModelChoice(
-        controller(), gain, drafter=known, costs=costs, left=lambda held: 100 + left - held
+        controller(), gain, drafter=known, costs=costs, tokens_left=lambda held: 100 + left - held
     )
 
 
@@ -144,19 +144,19 @@ def test_the_first_draft_is_waited_for_no_longer_than_it_is_worth() -> None:
     model = model_choice(CHEAP_NS, left=400)
     model.open(PROMPT)
     known: Any = model.drafter
-    assert known.waits_s == pytest.approx(model.advantage() * PLAIN_NS / 1e9)
+    assert known.max_wait_s == pytest.approx(model.advantage() * PLAIN_NS / 1e9)
     tried = model_choice(DEAR_NS, left=400)
-    while not tried.drafter.asked_for:
-        tried.asks(PROMPT)
+    while not tried.drafter.is_requested:
+        tried.should_ask(PROMPT)
     known = tried.drafter
-    assert known.waits_s == 0, "who only tries goes on without until it has prefilled"
+    assert known.max_wait_s == 0, "who only tries goes on without until it has prefilled"
 
 
 def test_a_prompt_that_a_drafter_knows_is_worth_a_session_for_less() -> None:
     model = model_choice(CHEAP_NS, 4)
     model.drafter.known = 99  # type: ignore[attr-defined]
     model.open(PROMPT)
-    assert model.drafter.asked_for
+    assert model.drafter.is_requested
 
 
 def test_a_session_is_opened_where_the_rounds_to_come_repay_the_prefilling() -> None:
@@ -170,7 +170,7 @@ def test_a_session_is_opened_where_the_rounds_to_come_repay_the_prefilling() -> 
     ):
         model = model_choice(draft_ns, left)  # 0.9 more in a round of 2.2: 24.4 tokens are worth 10
         model.open(PROMPT)
-        opened.append(model.drafter.asked_for)
+        opened.append(model.drafter.is_requested)
     assert opened == [True, False, False, False, True]
 
 
@@ -180,22 +180,22 @@ def test_who_did_not_open_tries_the_model_after_a_while_and_asks_it_once_it_has_
     known.is_due = False
     model.open(PROMPT)
     asked, opened, prefills = [], [], 20
-    for number in range(2 * SHORTEST_UNOPENED):
-        before = model.drafter.asked_for
-        if model.asks(PROMPT):
+    for number in range(2 * MIN_ROUNDS_UNOPENED):
+        before = model.drafter.is_requested
+        if model.should_ask(PROMPT):
             asked.append(number)
-        if model.drafter.asked_for > before:
+        if model.drafter.is_requested > before:
             opened.append(number)
         known.is_due = bool(opened) and number >= opened[0] + prefills - 1
-    assert opened == [SHORTEST_UNOPENED - 2]
+    assert opened == [MIN_ROUNDS_UNOPENED - 2]
     assert asked[0] == opened[0] + prefills
 
 
 def test_a_session_that_was_opened_for_a_try_is_tried_once() -> None:
     model = model_choice(DEAR_NS, left=400)
     model.drafter.is_due = True  # type: ignore[misc]
-    rounds = [number for number in range(2 * SHORTEST_UNOPENED) if model.asks(PROMPT)]
-    assert rounds == list(range(rounds[0], rounds[0] + ROUNDS_OF_TRY))
+    rounds = [number for number in range(2 * MIN_ROUNDS_UNOPENED) if model.should_ask(PROMPT)]
+    assert rounds == list(range(rounds[0], rounds[0] + TRY_ROUNDS))
 
 
 def test_who_opened_a_session_for_a_try_tries_it_whenever_others_did() -> None:
@@ -203,17 +203,17 @@ def test_who_opened_a_session_for_a_try_tries_it_whenever_others_did() -> None:
     gains = Gains()
     other = model_choice(DEAR_NS, left=400, gains=gains)
     other.drafter.open(PROMPT)
-    assert sum(other.asks(PROMPT) for _ in range(20)) == ROUNDS_OF_TRY
+    assert sum(other.should_ask(PROMPT) for _ in range(20)) == TRY_ROUNDS
     model = model_choice(DEAR_NS, left=400, gains=gains)
-    rounds = [number for number in range(2 * SHORTEST_UNOPENED) if model.asks(PROMPT)]
-    assert len(rounds) == ROUNDS_OF_TRY and rounds[0] <= SHORTEST_UNOPENED
+    rounds = [number for number in range(2 * MIN_ROUNDS_UNOPENED) if model.should_ask(PROMPT)]
+    assert len(rounds) == TRY_ROUNDS and rounds[0] <= MIN_ROUNDS_UNOPENED
 
 
 def test_where_no_drafter_was_there_to_open_a_session_the_round_still_asks() -> None:
     """The failed request for a draft has to be counted."""
     model = model_choice(CHEAP_NS, left=400)
-    model.drafter.open = lambda committed, waits_s=None: None  # type: ignore[method-assign]
-    assert model.asks(PROMPT)
+    model.drafter.open = lambda committed, max_wait_s=None: None  # type: ignore[method-assign]
+    assert model.should_ask(PROMPT)
 
 
 @pytest.mark.parametrize("loss", [0.5, 2.5, 6.0])
@@ -221,11 +221,11 @@ def test_a_try_of_the_model_that_costs_more_is_made_less_often(loss: float) -> N
     """An initial estimate of 1.2 accepted tokens, in the time of those and the loss."""
     model = model_choice((USUAL_TOKENS + loss) * PLAIN_NS / USUAL_FORWARDS, left=400)
     model.drafter.open(PROMPT)
-    asked = [number for number in range(600) if model.asks(PROMPT)]
-    first, second = asked[:ROUNDS_OF_TRY], asked[ROUNDS_OF_TRY : 2 * ROUNDS_OF_TRY]
+    asked = [number for number in range(600) if model.should_ask(PROMPT)]
+    first, second = asked[:TRY_ROUNDS], asked[TRY_ROUNDS : 2 * TRY_ROUNDS]
     for tried in (first, second):
-        assert tried == list(range(tried[0], tried[0] + ROUNDS_OF_TRY))
-    waited = ROUNDS_OF_TRY * loss / SHARE_OF_TRIES
+        assert tried == list(range(tried[0], tried[0] + TRY_ROUNDS))
+    waited = TRY_ROUNDS * loss / TRY_COST_PER_ROUND
     assert second[0] - first[-1] == pytest.approx(waited, abs=1)
 
 
@@ -237,8 +237,8 @@ def test_what_one_of_many_tries_all_know() -> None:
         cost = crowded(VerifyCost(FLAT.curve), sessions)
         model._controller = Controller(max_nodes=8, verify_cost=cost)
         model.drafter.open(PROMPT)
-        asked = [number for number in range(1000) if model.asks(PROMPT)]
-        gaps.append(asked[ROUNDS_OF_TRY] - asked[ROUNDS_OF_TRY - 1])
+        asked = [number for number in range(1000) if model.should_ask(PROMPT)]
+        gaps.append(asked[TRY_ROUNDS] - asked[TRY_ROUNDS - 1])
     assert gaps[1] > 3 * gaps[0]
 
 
@@ -249,7 +249,8 @@ def test_on_the_targets_processors_a_draft_costs_what_all_bring_in() -> None:
     for waited_ns in (300, 700, 500, 400, 600) * 4:
         gain.observe(3, 4, waited_ns)
     apart, here = (
-        Controller(max_nodes=8, verify_cost=cost, drafter_shares=shares) for shares in (False, True)
+        Controller(max_nodes=8, verify_cost=cost, drafter_shares_processor=shares)
+        for shares in (False, True)
     )
     assert gain.worth(here) == gain.worth(apart), "alone it makes no difference"
     crowded(cost, 8)
@@ -262,9 +263,11 @@ def test_among_others_a_session_is_opened_for_more_where_prefilling_keeps_them_w
     for shares, left in ((False, 40), (True, 40), (True, 120), (True, 400)):
         model = model_choice(CHEAP_NS, left)
         cost = crowded(VerifyCost(FLAT.curve), 3)
-        model._controller = Controller(max_nodes=8, verify_cost=cost, drafter_shares=shares)
+        model._controller = Controller(
+            max_nodes=8, verify_cost=cost, drafter_shares_processor=shares
+        )
         model.open(PROMPT)
-        opened.append(model.drafter.asked_for)
+        opened.append(model.drafter.is_requested)
     assert opened == [True, False, False, True]
 
 
@@ -272,10 +275,10 @@ def test_a_try_does_without_the_model_where_free_sources_promise_much() -> None:
     """Eight tokens come free, so the model's time costs more than in its first round."""
     model = model_choice(DEAR_NS, left=400)
     model.drafter.open(PROMPT)
-    assert model.asks(PROMPT)
-    assert not any(model.asks(PROMPT, Offer(tokens=8.0)) for _ in range(ROUNDS_OF_TRY))
-    asked = [model.asks(PROMPT) for _ in range(2 * ROUNDS_OF_TRY)]
-    assert sum(asked) == ROUNDS_OF_TRY - 1 and all(asked[: ROUNDS_OF_TRY - 1])
+    assert model.should_ask(PROMPT)
+    assert not any(model.should_ask(PROMPT, Offer(tokens=8.0)) for _ in range(TRY_ROUNDS))
+    asked = [model.should_ask(PROMPT) for _ in range(2 * TRY_ROUNDS)]
+    assert sum(asked) == TRY_ROUNDS - 1 and all(asked[: TRY_ROUNDS - 1])
 
 
 def test_a_round_that_does_not_pay_is_no_try_right_after_one_that_did() -> None:
@@ -283,9 +286,9 @@ def test_a_round_that_does_not_pay_is_no_try_right_after_one_that_did() -> None:
     model = model_choice(CHEAP_NS, left=400)
     model.drafter.open(PROMPT)
     for _ in range(20):
-        assert model.asks(PROMPT)
+        assert model.should_ask(PROMPT)
         model.observe(accepted=1, nodes=4, draft_ns=CHEAP_NS)
-        assert not model.asks(PROMPT, Offer(tokens=8.0))
+        assert not model.should_ask(PROMPT, Offer(tokens=8.0))
 
 
 def test_a_drafter_that_phrases_outdo_is_asked_now_and_then() -> None:
@@ -293,8 +296,8 @@ def test_a_drafter_that_phrases_outdo_is_asked_now_and_then() -> None:
     model = model_choice(CHEAP_NS, left=400)
     model.drafter.open(PROMPT)
     offer = Offer(tokens=4.0, nodes=4)
-    asked = [number for number in range(800) if model.asks(PROMPT, offer)]
-    assert 0 < len(asked) < SHARE_OF_TRIES * 800
+    asked = [number for number in range(800) if model.should_ask(PROMPT, offer)]
+    assert 0 < len(asked) < TRY_COST_PER_ROUND * 800
 
 
 def test_a_draft_model_that_looked_dear_is_soon_found_out() -> None:
@@ -303,7 +306,7 @@ def test_a_draft_model_that_looked_dear_is_soon_found_out() -> None:
     model.drafter.open(PROMPT)
     asked = []
     for number in range(1500):
-        if model.asks(PROMPT):
+        if model.should_ask(PROMPT):
             asked.append(number)
             model.observe(accepted=4, nodes=5, draft_ns=CHEAP_NS)
     assert asked[-1000:] == list(range(500, 1500))

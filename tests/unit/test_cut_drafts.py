@@ -35,13 +35,13 @@ MODEL, COPIED = TokenSource.DRAFT_MODEL, TokenSource.PROMPT_LOOKUP
 
 
 def controller(*, fixed: bool = False, whole: bool = False) -> Controller:
-    return Controller(max_nodes=16, verify_cost=STAIRS, fixed=fixed, whole=whole)
+    return Controller(max_nodes=16, verify_cost=STAIRS, fixed=fixed, verify_uncut=whole)
 
 
 class Drafter:
     """Drafts eight tokens, four of them likely."""
 
-    asked_for = is_due = is_ready = True
+    is_requested = is_due = is_ready = True
 
     def __init__(self, source: TokenSource = MODEL) -> None:
         self.tree = DraftTree.chain(range(1, 9), source, [0.9] * 4 + [0.3] * 4)
@@ -64,11 +64,15 @@ def proposed(prices: Controller, *, phrases: bool = False) -> Draft:
     if phrases:
         gain.shared.asking.should_try(pays=True)  # no try of the drafter is due
     choice = ModelChoice(
-        prices, gain, drafter=drafter, costs=cost_line(()), left=lambda held: 100 - held
+        prices,
+        gain,
+        drafter=drafter,
+        costs=cost_line(()),
+        tokens_left=lambda held: 100 - held,
     )
     drafting = ModelDrafting(
         Copies() if phrases else None, None, choice,  # type: ignore[arg-type]
-        controller=prices, figures=SpeculationFigures(), offers=phrases,
+        controller=prices, figures=SpeculationFigures(), always_offers=phrases,
     )  # fmt: skip
     return asyncio.run(drafting.propose([1], None, BUDGET))
 

@@ -34,7 +34,7 @@ class Uncut:
 
 
 class Always(Uncut):
-    def drafts(self) -> bool:
+    def should_draft(self) -> bool:
         return True
 
 
@@ -52,7 +52,7 @@ class Fixed:
 class Never(Uncut):
     """A choice that never asks the drafter, and keeps what the drafter would have to exceed."""
 
-    def asks(self, committed: Sequence[int], offer: Offer) -> bool:
+    def should_ask(self, committed: Sequence[int], offer: Offer) -> bool:
         self.offer = offer
         return False
 
@@ -85,7 +85,7 @@ def test_a_drafter_must_bring_in_more_than_phrases_do() -> None:
     unsure = dataclasses.replace(CHAIN, estimates=(0.3, 0.5))
     drafting = ModelDrafting(
         Fixed(unsure), None, choice,  # type: ignore[arg-type]
-        controller=controller, figures=figures, offers=True,
+        controller=controller, figures=figures, always_offers=True,
     )  # fmt: skip
     budget = DraftBudget(max_nodes=8, max_depth=8)
     draft = asyncio.run(drafting.propose([1], None, budget))
@@ -107,14 +107,14 @@ def test_a_drafter_hears_the_verdicts_on_its_own_drafts_and_no_others() -> None:
         drafter = Drafter()
         rounds = iter((True, True, False, True))
 
-        def asks(self, committed: Sequence[int], offer: Offer) -> bool:
+        def should_ask(self, committed: Sequence[int], offer: Offer) -> bool:
             return next(self.rounds)
 
     cost = VerifyCost((CostPoint(1, 1000), CostPoint(16, 4000)))
     drafting = ModelDrafting(
         None, None, Now(),  # type: ignore[arg-type]
         controller=Controller(max_nodes=8, verify_cost=cost),
-        figures=SpeculationFigures(), offers=False,
+        figures=SpeculationFigures(), always_offers=False,
     )  # fmt: skip
     said = [None, *(Verdict((), (token,), token) for token in (1, 2, 3))]
     for verdict in said:
@@ -131,7 +131,7 @@ def test_a_round_without_a_draft_says_nothing_about_the_last_one() -> None:
         drafted = iter((True, False))
         seen: list[int] = []
 
-        def drafts(self) -> bool:
+        def should_draft(self) -> bool:
             return next(self.drafted)
 
         def observe(self, accepted: int, nodes: int, draft_ns: int, offer: Offer) -> None:
@@ -168,14 +168,14 @@ def test_a_drafter_that_is_gone_leaves_what_tokens_alone_say() -> None:
     class Now(Uncut):
         drafter = Gone()
 
-        def asks(self, committed: Sequence[int], offer: Offer) -> bool:
+        def should_ask(self, committed: Sequence[int], offer: Offer) -> bool:
             return True
 
     cost, figures = VerifyCost((CostPoint(1, 1000), CostPoint(16, 1500))), SpeculationFigures()
     drafting = ModelDrafting(
         Fixed(CHAIN), None, Now(),  # type: ignore[arg-type]
         controller=Controller(max_nodes=8, verify_cost=cost),
-        figures=figures, offers=False,
+        figures=figures, always_offers=False,
     )  # fmt: skip
     budget = DraftBudget(max_nodes=8, max_depth=8)
     assert asyncio.run(drafting.propose([1], None, budget)).tree == CHAIN
@@ -193,7 +193,7 @@ def test_with_a_fixed_size_phrases_that_promise_more_than_the_drafter_are_taken(
         def advantage(self, offer: Offer) -> float:
             return self._tokens - offer.tokens
 
-        def asks(self, committed: Sequence[int], offer: Offer) -> bool:
+        def should_ask(self, committed: Sequence[int], offer: Offer) -> bool:
             return True
 
         async def propose(self, committed: Sequence[int], *said: object) -> Draft:
@@ -205,7 +205,7 @@ def test_with_a_fixed_size_phrases_that_promise_more_than_the_drafter_are_taken(
         drafting = ModelDrafting(
             Fixed(CHAIN), None, Brings(brought),  # type: ignore[arg-type]
             controller=Controller(max_nodes=8, verify_cost=cost, fixed=True),
-            figures=SpeculationFigures(), offers=True,
+            figures=SpeculationFigures(), always_offers=True,
         )  # fmt: skip
         budget = DraftBudget(max_nodes=8, max_depth=8)
         assert asyncio.run(drafting.propose([1], None, budget)).tree == taken

@@ -30,8 +30,8 @@ from orchestrator.budget import Controller
 from orchestrator.choice import ModelChoice
 from orchestrator.costs import VerifyCost
 from orchestrator.figures import SpeculationFigures
-from orchestrator.fused import FusedDrafting, _likeliest_end
-from orchestrator.gains import ROUNDS_OF_TRY, USUAL_FORWARDS, Gains
+from orchestrator.fused import FusedDrafting, _likeliest_leaf
+from orchestrator.gains import TRY_ROUNDS, USUAL_FORWARDS, Gains
 from orchestrator.outcome import RoundOutcome
 from orchestrator.selection import Offer
 from phrase_store.session import PhraseSession
@@ -65,18 +65,18 @@ class ScriptedDrafter:
         self.length, self.estimate, self.gone = length, estimate, gone
         self.offers: list[DraftTree] = []
         self.verdicts: list[Verdict | None] = []
-        self.asked_for = False
+        self.is_requested = False
         self.is_due = self.is_ready = True
         self.takes_ns = 0.0
 
-    def fits(self, committed: Sequence[int]) -> bool:
+    def can_serve(self, committed: Sequence[int]) -> bool:
         return True
 
-    def fresh(self, committed: Sequence[int]) -> int:
+    def tokens_to_prefill(self, committed: Sequence[int]) -> int:
         return len(committed)
 
-    def open(self, committed: Sequence[int], waits_s: float | None = None) -> None:
-        self.asked_for = True
+    def open(self, committed: Sequence[int], max_wait_s: float | None = None) -> None:
+        self.is_requested = True
 
     async def propose(
         self,
@@ -85,7 +85,7 @@ class ScriptedDrafter:
         budget: DraftBudget,
         offer: DraftTree,
     ) -> Draft:
-        if not self.asked_for:
+        if not self.is_requested:
             self.open(committed)
             raise Unavailable("no session is open")
         CLOCK.advance(self.takes_ns)
@@ -121,7 +121,11 @@ def made(
         gain = (gains or Gains()).of(FUSED, 0.0, draft_ns)
         costs = cost_line((CostPoint(1, round(prefill_ns)),) if prefill_ns else ())
         choice = ModelChoice(
-            controller, gain, drafter=known, costs=costs, left=lambda held: len(text) + left - held
+            controller,
+            gain,
+            drafter=known,
+            costs=costs,
+            tokens_left=lambda held: len(text) + left - held,
         )
     phrases = PhraseSession(text, 64, stop_token_ids=stop_token_ids)
     drafting = FusedDrafting(phrases, choice, controller=controller, figures=SpeculationFigures())
@@ -199,9 +203,9 @@ def test_it_is_the_draft_models_likeliest_end_that_phrases_lengthen() -> None:
         (1, 2, 3, 4, 5), (ROOT, ROOT, 0, 1, ROOT), (0.5, 0.4, 0.5, 0.9, 0.1),
         (MODEL, MODEL, MODEL, MODEL, TokenSource.PHRASE),
     )  # fmt: skip
-    assert _likeliest_end(tree, tree.path_probabilities()) == 3
-    assert _likeliest_end(tree, [1.0, 1.0, 0.9, 0.8, 0.95]) == 2
-    assert _likeliest_end(EMPTY_TREE, []) is None
+    assert _likeliest_leaf(tree, tree.path_probabilities()) == 3
+    assert _likeliest_leaf(tree, [1.0, 1.0, 0.9, 0.8, 0.95]) == 2
+    assert _likeliest_leaf(EMPTY_TREE, []) is None
 
 
 def test_phrases_lengthen_a_draft_no_deeper_than_may_be() -> None:
@@ -259,7 +263,7 @@ def test_the_drafter_hears_the_verdict_on_every_draft_of_its_own() -> None:
     drafting, controller = made(drafter, [1], draft_ns=1e6)
     rounds(drafting, controller, [1], 1500)
     heard = [verdict is not None for verdict in drafter.verdicts]
-    assert len(heard) > ROUNDS_OF_TRY  # plain rounds lie between two tries
+    assert len(heard) > TRY_ROUNDS  # plain rounds lie between two tries
     assert heard == [False, *[True] * (len(heard) - 1)]
 
 
@@ -271,18 +275,18 @@ def test_what_one_request_learned_of_the_draft_model_the_next_one_knows() -> Non
         rounds(drafting, controller, [1], 20)
     drafter = ScriptedDrafter()
     drafting, controller = made(drafter, [1], draft_ns=5e5, gains=gains)
-    assert not drafter.asked_for
+    assert not drafter.is_requested
     rounds(drafting, controller, [1], 100)
-    assert drafter.asked_for and drafter.offers
+    assert drafter.is_requested and drafter.offers
     fresh = ScriptedDrafter()
     made(fresh, [1], draft_ns=1e3)
-    assert fresh.asked_for
+    assert fresh.is_requested
 
 
 def test_a_first_try_that_pays_shows_in_what_is_expected_of_the_next() -> None:
     gains = Gains()
     first = gains.of(FUSED, 0.0, 1.0)
-    for _ in range(ROUNDS_OF_TRY):
+    for _ in range(TRY_ROUNDS):
         first.observe(accepted=9, nodes=12, draft_ns=1)
     assert gains.of(FUSED, 0.0, 1.0).means.tokens > 5
     for _ in range(200):
@@ -310,7 +314,7 @@ def test_a_session_must_bring_in_more_than_prefilling_its_prompt_takes() -> None
         drafter = ScriptedDrafter()
         drafting, controller = made(drafter, [1] * 100, draft_ns=1e3, prefill_ns=5e4, left=left)
         rounds(drafting, controller, [1] * 100, 2)
-        opened.append(drafter.asked_for)
+        opened.append(drafter.is_requested)
     assert opened == [False, True]
 
 
@@ -321,7 +325,7 @@ def test_sessions_of_a_draft_model_that_does_not_pay_are_tried_rarely() -> None:
     for drafter in drafters:
         drafting, controller = made(drafter, [1], draft_ns=5e6, gains=gains)
         rounds(drafting, controller, [1], 20)
-    assert 1 <= sum(drafter.asked_for for drafter in drafters) <= 5
+    assert 1 <= sum(drafter.is_requested for drafter in drafters) <= 5
 
 
 def test_a_drafter_that_is_gone_leaves_the_free_sources() -> None:

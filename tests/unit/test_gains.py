@@ -19,7 +19,7 @@ from draftloop.speculation import (
 )
 from orchestrator.budget import Controller
 from orchestrator.costs import VerifyCost
-from orchestrator.gains import MOST_METHODS, Gains, SharedGain
+from orchestrator.gains import MAX_METHODS, Gains, SharedGain
 
 ALL = Speculation(strategy=FUSED)
 ALONE = Speculation(
@@ -73,11 +73,11 @@ def test_methods_that_clients_come_up_with_take_no_more_than_so_much() -> None:
     for _ in range(50):
         gains.of(ALL.method, 0.8, 1.0).observe(accepted=6, nodes=8, draft_ns=1)
     known = brought(gains, ALL)
-    for number in range(3 * MOST_METHODS):
+    for number in range(3 * MAX_METHODS):
         brought(gains, Speculation(strategy=OUROBOROS), temperature=0.0)
         gains.of((FUSED, number), 0.8, 1.0)
         assert brought(gains, ALL) == known  # what is asked for is kept
-    assert len(gains._known) == MOST_METHODS
+    assert len(gains._known) == MAX_METHODS
     newest, oldest = gains.of((FUSED, number), 0.8, 1.0), gains.of((FUSED, 0), 0.8, 1.0)
     for gain in (newest, oldest):
         gain.observe(accepted=6, nodes=8, draft_ns=1)

@@ -45,14 +45,14 @@ def names(said: ChatBody) -> list[str]:
 @pytest.mark.parametrize("mode", ["auto", "required"])
 def test_those_alone_are_on_offer(mode: str) -> None:
     said = chat(allowed(mode, "blue", "red"))
-    assert (names(said), said.choice, said.may_call) == (["red", "blue"], mode, True)
+    assert (names(said), said.choice, said.can_call_tools) == (["red", "blue"], mode, True)
     told = response(allowed_flat(mode, "blue", "red"))
     assert (names(told.chat), told.chat.choice) == (["red", "blue"], mode)
 
 
 def test_another_choice_has_all_on_offer() -> None:
     assert names(chat(None)) == names(chat("required")) == ["red", "green", "blue"]
-    assert chat(None).choice == "auto" and not chat("none").may_call
+    assert chat(None).choice == "auto" and not chat("none").can_call_tools
     assert chat(TOOLS[1]).choice == chat(TOOLS[1]).tool_choice
 
 

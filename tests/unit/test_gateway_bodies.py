@@ -14,7 +14,7 @@ from draftloop.request import SamplingParameters
 from orchestrator.gateway import parameters as reading
 from orchestrator.gateway.errors import Problem, UnknownModel, body_problem, problem
 from orchestrator.gateway.generating import Generating
-from orchestrator.gateway.messages import UNREAD, UNSEEN, joined
+from orchestrator.gateway.messages import UNREADABLE_FILE, UNSEEN_IMAGE, join_text
 from orchestrator.gateway.responses.body import ResponseBody
 from orchestrator.gateway.schemas import ChatBody, CompletionBody, TokenizeBody
 from orchestrator.gateway.structure import grammar_of
@@ -198,8 +198,8 @@ def test_in_place_of_a_picture_that_a_tool_brought_the_model_is_told_of_it() -> 
     brought = [{"type": "text", "text": "shot"}, {"type": "image_url", "image_url": {"url": "x"}},
                {"type": "image", "base64": "x"}, {"type": "file", "file": {}}]  # fmt: skip
     turn = {"role": "tool", "tool_call_id": "1", "content": brought}
-    said = joined(chat(messages=[*HELLO, turn]).messages[1].content)
-    assert said == f"shot\n{UNSEEN}\n{UNSEEN}\n{UNREAD}"
+    said = join_text(chat(messages=[*HELLO, turn]).messages[1].content)
+    assert said == f"shot\n{UNSEEN_IMAGE}\n{UNSEEN_IMAGE}\n{UNREADABLE_FILE}"
 
 
 @pytest.mark.parametrize(("body", "param", "code"), [

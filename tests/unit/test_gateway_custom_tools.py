@@ -14,7 +14,7 @@ from orchestrator.gateway.parts import CallPart, Parts
 from orchestrator.gateway.responses.body import ResponseBody
 from orchestrator.gateway.responses.custom_input import ARGUMENTS, InputReader
 from orchestrator.gateway.responses.output import kinds
-from orchestrator.gateway.responses.tools import names_in_parts, that_take_text
+from orchestrator.gateway.responses.tools import custom_tool_names, namespaced_names
 
 ASKED = {"role": "user", "content": "x"}
 PATCH = {"type": "custom", "name": "apply_patch", "description": "Edits files."}
@@ -74,11 +74,11 @@ def test_what_a_history_has_of_it_is_a_call_and_its_result() -> None:
 def grown(name: str, pieces: list[str], status: str = COMPLETED) -> tuple[Any, list[Any]]:
     """The item of such a call, and its events."""
     tools = body(tools=[PATCH, INSIDE]).offered
-    output = Output(kinds(names_in_parts(tools), that_take_text(tools)))
+    output = Output(kinds(namespaced_names(tools), custom_tool_names(tools)))
     parts = [CallPart(0, "c1", name, ""), *(CallPart(0, "", "", piece) for piece in pieces)]
     told = [event for part in parts for event in output.feed(Parts([part]))]
     told.extend(output.finish(status))
-    (item,) = output.said
+    (item,) = output.value
     return item, told
 
 

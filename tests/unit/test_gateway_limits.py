@@ -44,7 +44,7 @@ def _forbid_tokenizing(monkeypatch: pytest.MonkeyPatch) -> None:
     def reached(*_: Any, **__: Any) -> None:
         raise Reached
 
-    for name in ("encode", "encoded", "decode"):
+    for name in ("encode", "encode_async", "decode"):
         monkeypatch.setattr(Tokenizer, name, reached)
 
 

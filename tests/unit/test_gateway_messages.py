@@ -18,7 +18,7 @@ from orchestrator.gateway.anthropic.output import KINDS
 from orchestrator.gateway.chat_reader import PLAIN
 from orchestrator.gateway.errors import Unsupported, problem
 from orchestrator.gateway.formats import ChatFormat
-from orchestrator.gateway.messages import UNREAD, UNSEEN
+from orchestrator.gateway.messages import UNREADABLE_FILE, UNSEEN_IMAGE
 from orchestrator.gateway.output import COMPLETED, Output
 from orchestrator.gateway.parts import CallPart, Content, Part, Parts, Reasoning
 from orchestrator.gateway.runs import Step
@@ -78,10 +78,13 @@ def test_blocks_of_an_answer_are_one_message() -> None:
         ([TWO[0], RETURNED, TWO[1]], [("user", "one"), ("tool", "one\ntwo"), ("user", "two")]),
         ([{"type": "tool_result", "tool_use_id": "c1"}], [("tool", "")]),
         ([{**RETURNED, "content": FOUND}], [("tool", "weather\ng")]),
-        ([{**RETURNED, "content": [TWO[0], PICTURE]}], [("tool", f"one\n{UNSEEN}")]),
-        ([{**RETURNED, "content": [PDF, PLAIN_FILE]}], [("tool", f"{UNREAD}\nhello")]),
+        ([{**RETURNED, "content": [TWO[0], PICTURE]}], [("tool", f"one\n{UNSEEN_IMAGE}")]),
+        ([{**RETURNED, "content": [PDF, PLAIN_FILE]}], [("tool", f"{UNREADABLE_FILE}\nhello")]),
         ([{**RETURNED, "content": [RESULT]}], [("tool", "A page\nhttp://x\none\ntwo")]),
-        ([RETURNED, PDF, PICTURE], [("tool", "one\ntwo"), ("user", f"{UNREAD}\n{UNSEEN}")]),
+        (
+            [RETURNED, PDF, PICTURE],
+            [("tool", "one\ntwo"), ("user", f"{UNREADABLE_FILE}\n{UNSEEN_IMAGE}")],
+        ),
         ([], [("user", "")]),
     ],
 )
@@ -230,9 +233,9 @@ def test_blocks_of_output_grow_one_after_the_other() -> None:
     for parts in rounds:
         events.extend(output.feed(Parts(parts)))
     events.extend(output.finish(COMPLETED))
-    kinds = [block["type"] for block in output.said]
+    kinds = [block["type"] for block in output.value]
     assert kinds == ["thinking", "text", "tool_use", "tool_use"]
-    for index, block in enumerate(output.said):
+    for index, block in enumerate(output.value):
         begin, *deltas, end = [event for event in events if event["index"] == index]
         assert (begin["type"], end["type"]) == ("content_block_start", "content_block_stop")
         assert begin["content_block"]["type"] == block["type"]
@@ -240,7 +243,7 @@ def test_blocks_of_output_grow_one_after_the_other() -> None:
         text = "".join(piece for (piece,) in pieces)
         whole = {"thinking": block.get("thinking"), "text": block.get("text")}.get(block["type"])
         assert text == whole or json.loads(text) == block["input"]
-    assert [block.get("input") for block in output.said[2:]] == [{"a": 5}, {}]
+    assert [block.get("input") for block in output.value[2:]] == [{"a": 5}, {}]
 
 
 @pytest.mark.parametrize(
@@ -252,12 +255,12 @@ def test_a_call_that_was_cut(written: str, expected: Any) -> None:
     output = Output(KINDS)
     list(output.feed(Parts([CallPart(0, "c", "f", written)])))
     list(output.finish(COMPLETED))
-    assert output.said[0]["input"] == expected
+    assert output.value[0]["input"] == expected
 
 
 def test_an_answer_that_says_nothing_has_no_blocks() -> None:
     output = Output(KINDS)
-    assert list(output.finish(COMPLETED)) == [] and output.said == []
+    assert list(output.finish(COMPLETED)) == [] and output.value == []
 
 
 class BrokenWork:
@@ -267,7 +270,7 @@ class BrokenWork:
     form = ChatFormat(PLAIN)
 
     async def steps(self) -> AsyncGenerator[Step, None]:
-        yield Step(0, Piece(token_ids=(1,), sources=(), told=lambda: ("Hello",)), None)
+        yield Step(0, Piece(token_ids=(1,), sources=(), decode_texts=lambda: ("Hello",)), None)
         raise Overloaded("too many requests", retry_after_s=1)
 
     def usage(self) -> dict[str, Any]:
@@ -281,7 +284,7 @@ async def test_a_stream_that_fails_says_so() -> None:
     with pytest.raises(Overloaded) as caught:
         async for data in answer.events():
             written += data
-    written += answer.last_words(caught.value)
+    written += answer.error_event(caught.value)
     lines = [line for line in written.decode().splitlines() if line.startswith("data: ")]
     start, *_, last = [json.loads(line.removeprefix("data: ")) for line in lines]
     assert start["message"]["usage"]["input_tokens"] == 5

@@ -12,7 +12,7 @@ from draftloop.errors import InvalidInput, Unavailable
 from orchestrator.figures import Piece
 from orchestrator.gateway.chat_reader import PLAIN
 from orchestrator.gateway.formats import ChatFormat
-from orchestrator.gateway.messages import UNREAD, UNSEEN
+from orchestrator.gateway.messages import UNREADABLE_FILE, UNSEEN_IMAGE
 from orchestrator.gateway.output import COMPLETED, Output
 from orchestrator.gateway.parts import CallPart, Content, Part, Parts, Reasoning
 from orchestrator.gateway.responses.answer import ResponseAnswer
@@ -20,7 +20,7 @@ from orchestrator.gateway.responses.body import ResponseBody
 from orchestrator.gateway.responses.items import messages
 from orchestrator.gateway.responses.names import own_names
 from orchestrator.gateway.responses.output import kinds
-from orchestrator.gateway.responses.tools import names_in_parts
+from orchestrator.gateway.responses.tools import namespaced_names
 from orchestrator.gateway.runs import Step
 
 THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": [],
@@ -68,7 +68,11 @@ def test_a_picture_that_a_tool_brought_is_told_of() -> None:
     """A refusal would end the conversation, which contains it from then on; a user's is refused."""
     picture = {"type": "input_image", "image_url": "data:image/png;base64,", "detail": "high"}
     said = body(input=[ASKED, CALL, {**RETURNED, "output": [picture]}]).input
-    assert messages(None, said)[-1] == {"role": "tool", "tool_call_id": "c1", "content": UNSEEN}
+    assert messages(None, said)[-1] == {
+        "role": "tool",
+        "tool_call_id": "c1",
+        "content": UNSEEN_IMAGE,
+    }
     with pytest.raises(ValueError, match="input_image"):
         body(input=[{"role": "user", "content": [picture]}])
 
@@ -77,7 +81,7 @@ def test_a_file_that_a_tool_brought_is_told_of() -> None:
     file = {"type": "input_file", "filename": "a.pdf", "file_data": "data:application/pdf;base64,"}
     text = {"type": "input_text", "text": "read"}
     said = body(input=[ASKED, CALL, {**RETURNED, "output": [text, file]}]).input
-    assert messages(None, said)[-1]["content"] == f"read\n{UNREAD}"
+    assert messages(None, said)[-1]["content"] == f"read\n{UNREADABLE_FILE}"
     with pytest.raises(ValueError, match="input_file"):
         body(input=[{"role": "user", "content": [file]}])
 
@@ -155,10 +159,10 @@ def test_functions_in_a_namespace_are_functions_of_the_chat() -> None:
     assert functions[1].description == "Of a city."
     calls = said.chat.messages[-1].tool_calls or []
     assert [call.function.name for call in calls] == ["mcp__weather__forecast"]
-    output = Output(kinds(names_in_parts(said.tools or ())))
+    output = Output(kinds(namespaced_names(said.tools or ())))
     for name in ("f", "mcp__weather__forecast"):
         list(output.feed(Parts([CallPart(0, "c", name, "{}")])))
-    told = [(item["name"], item.get("namespace")) for item in output.said]
+    told = [(item["name"], item.get("namespace")) for item in output.value]
     assert told == [("f", None), ("forecast", "mcp__weather")]
 
 
@@ -243,10 +247,10 @@ def test_items_of_output_grow_one_after_the_other() -> None:
     for parts in rounds:
         told.extend(output.feed(Parts(parts)))
     told.extend(output.finish(COMPLETED))
-    made = [item["type"] for item in output.said]
+    made = [item["type"] for item in output.value]
     assert made == ["reasoning", "message", "function_call", "function_call"]
-    assert {item["status"] for item in output.said} == {"completed"}
-    for index, item in enumerate(output.said):
+    assert {item["status"] for item in output.value} == {"completed"}
+    for index, item in enumerate(output.value):
         mine = [event for event in told if event["output_index"] == index]
         assert mine[0]["type"] == "response.output_item.added"
         assert mine[0]["item"]["status"] == "in_progress"
@@ -254,13 +258,13 @@ def test_items_of_output_grow_one_after_the_other() -> None:
         text = "".join(event.get("delta", "") for event in mine)
         whole = item["arguments"] if "arguments" in item else item["content"][0]["text"]
         assert text == whole
-    assert [item.get("arguments") for item in output.said[2:]] == ["{}", "{}"]
+    assert [item.get("arguments") for item in output.value[2:]] == ["{}", "{}"]
 
 
 def test_an_answer_that_says_nothing_is_an_empty_message() -> None:
     output = Output(kinds({}))
     list(output.finish_with_content(COMPLETED))
-    (item,) = output.said
+    (item,) = output.value
     assert (item["type"], item["content"][0]["text"]) == ("message", "")
 
 
@@ -278,10 +282,10 @@ class BrokenWork:
     generations = (_Generation,)
 
     async def steps(self) -> AsyncGenerator[Step, None]:
-        yield Step(0, Piece(token_ids=(1,), sources=(), told=lambda: ("Hello",)), None)
+        yield Step(0, Piece(token_ids=(1,), sources=(), decode_texts=lambda: ("Hello",)), None)
         raise Unavailable("the verifier has gone")
 
-    def written(self, *_said: Any) -> None:
+    def format_logprobs(self, *_said: Any) -> None:
         return None
 
 
@@ -291,7 +295,7 @@ async def test_a_stream_that_fails_says_so() -> None:
     with pytest.raises(Unavailable) as caught:
         async for data in answer.events():
             told += data
-    told += answer.last_words(caught.value)
+    told += answer.error_event(caught.value)
     lines = [line for line in told.decode().splitlines() if line.startswith("data: ")]
     events = [json.loads(line.removeprefix("data: ")) for line in lines]
     last = events[-1]

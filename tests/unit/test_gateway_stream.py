@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from draftloop.errors import DeadlineExceeded, Overloaded, Unavailable
-from orchestrator.ending import Ending
+from orchestrator.ending import Shutdown
 from orchestrator.gateway import stream
-from orchestrator.gateway.answers import event, last_words
+from orchestrator.gateway.answers import error_events, event
 from orchestrator.gateway.runs import steps
 from orchestrator.gateway.stream import EventStream
 from tests.support.waiting import eventually
@@ -46,10 +46,10 @@ class Room:
     taken = 0
 
     def __init__(self) -> None:
-        self.ending = Ending()
+        self.shutdown = Shutdown()
 
     @contextlib.contextmanager
-    def admitted(self, _caller: object, count: int) -> Iterator[None]:
+    def admit(self, _caller: object, count: int) -> Iterator[None]:
         self.taken += count
         yield
         self.taken -= count
@@ -81,7 +81,7 @@ async def failing(error: Exception, *, after: int) -> AsyncGenerator[bytes, None
 async def test_an_error_before_the_first_event_has_a_status_of_its_own() -> None:
     peer = Peer()
     with pytest.raises(Overloaded):
-        await EventStream(failing(Overloaded("full"), after=0), last_words)(
+        await EventStream(failing(Overloaded("full"), after=0), error_events)(
             SCOPE, peer.receive, peer.send
         )
     assert not peer.messages
@@ -92,7 +92,7 @@ async def test_an_error_before_the_first_event_has_a_status_of_its_own() -> None
 ])  # fmt: skip
 async def test_a_later_error_is_an_event(error: Exception, word: bytes) -> None:
     peer = Peer()
-    await EventStream(failing(error, after=2), last_words)(SCOPE, peer.receive, peer.send)
+    await EventStream(failing(error, after=2), error_events)(SCOPE, peer.receive, peer.send)
     assert peer.messages[0]["status"] == 200
     assert b'data: {"error":' in peer.body and word in peer.body and b"secret" not in peer.body
     assert peer.body.endswith(b"data: [DONE]\n\n")
@@ -118,13 +118,13 @@ class Slow:
 
     async def heard(self, peer: Peer) -> asyncio.Task[None]:
         """Runs until the client has been sent signs of life."""
-        answer = EventStream(self.events(), last_words)
+        answer = EventStream(self.events(), error_events)
         running = asyncio.create_task(answer(SCOPE, peer.receive, peer.send))
-        await eventually(lambda: peer.body.count(stream.WAITING) > 1)
+        await eventually(lambda: peer.body.count(stream.KEEP_ALIVE_COMMENT) > 1)
         assert peer.messages[0]["status"] == 200
         return running
 
-    async def told(self, peer: Peer) -> None:
+    async def notifying(self, peer: Peer) -> None:
         """Runs to the end."""
         running = await self.heard(peer)
         self.begins.set()
@@ -134,22 +134,22 @@ class Slow:
 @pytest.fixture
 def soon_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shortens the time until a sign of life is sent."""
-    monkeypatch.setattr(stream, "QUIET_S", 0.01)
+    monkeypatch.setattr(stream, "KEEP_ALIVE_INTERVAL_S", 0.01)
 
 
 @pytest.mark.usefixtures("soon_heard")
 async def test_who_waits_long_hears_that_somebody_is_there() -> None:
     """Node's clients give up after 300 s without a response head; prompts may take longer."""
     peer, slow = Peer(), Slow()
-    await slow.told(peer)
-    assert peer.body.replace(stream.WAITING, b"") == b"data: 1\n\ndata: 2\n\n"
+    await slow.notifying(peer)
+    assert peer.body.replace(stream.KEEP_ALIVE_COMMENT, b"") == b"data: 1\n\ndata: 2\n\n"
     assert not peer.messages[-1].get("more_body") and slow.closed.is_set()
 
 
 @pytest.mark.usefixtures("soon_heard")
 async def test_an_error_after_a_long_wait_is_an_event() -> None:
     peer = Peer()
-    await Slow(DeadlineExceeded()).told(peer)
+    await Slow(DeadlineExceeded()).notifying(peer)
     assert b'data: {"error":' in peer.body and peer.body.endswith(b"data: [DONE]\n\n")
 
 
@@ -173,7 +173,7 @@ async def test_a_client_that_leaves_ends_the_work() -> None:
         finally:
             closed.set()
 
-    await EventStream(endless(), last_words)(SCOPE, peer.receive, peer.send)
+    await EventStream(endless(), error_events)(SCOPE, peer.receive, peer.send)
     assert closed.is_set()
 
 
@@ -211,7 +211,7 @@ async def test_whom_the_server_ends_is_not_one_who_has_called_off() -> None:
     running = steps(front, generations, (), None)  # type: ignore[arg-type]
     async with contextlib.aclosing(running):
         await anext(running)
-        front.ending.end_all()
+        front.shutdown.begin_shutdown()
         with pytest.raises(Unavailable, match="the server stops"):
             async for _ in running:
                 pass
@@ -241,7 +241,7 @@ def test_no_event_has_what_readers_take_for_the_end_of_a_line() -> None:
 
 
 async def test_a_client_that_does_not_read_counts_as_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "STALLED_S", 0.01)
+    monkeypatch.setattr(stream, "STALL_TIMEOUT_S", 0.01)
     closed = asyncio.Event()
 
     async def stuck(message: Any) -> None:
@@ -255,5 +255,5 @@ async def test_a_client_that_does_not_read_counts_as_gone(monkeypatch: pytest.Mo
         finally:
             closed.set()
 
-    await EventStream(events(), last_words)(SCOPE, Peer().receive, stuck)
+    await EventStream(events(), error_events)(SCOPE, Peer().receive, stuck)
     assert closed.is_set()

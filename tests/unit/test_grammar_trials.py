@@ -35,7 +35,7 @@ LINKS = 4000  # a chain of rules, which is walked by recursion
 
 @pytest.fixture
 async def trials() -> AsyncIterator[GrammarTrials]:
-    made = GrammarTrials(bundled_model("verifier"), most_waiting=64)
+    made = GrammarTrials(bundled_model("verifier"), max_waiting=64)
     yield made
     await made.close()
 
@@ -87,7 +87,7 @@ async def test_what_took_too_long_is_not_tried_again(
     bomb = Grammar("json_schema", '{"type": "integer", "multipleOf": 999983}')
     with pytest.raises(InvalidInput, match=f"{TOO_LONG}|{TOO_LARGE}") as first:
         await trials.require(bomb, MODEL)
-    monkeypatch.setattr(trials, "_tried", None)
+    monkeypatch.setattr(trials, "_try_grammar", None)
     with pytest.raises(InvalidInput) as again:
         await trials.require(bomb, MODEL)
     assert str(first.value) == str(again.value)
@@ -138,10 +138,10 @@ async def test_a_process_that_ended_by_itself(trials: GrammarTrials) -> None:
 async def test_many_at_once_and_few_remembered(
     trials: GrammarTrials, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grammar_trials, "MOST_REMEMBERED", 2)
+    monkeypatch.setattr(grammar_trials, "MAX_REMEMBERED", 2)
     many = [Grammar("regex", f"[a-{letter}]+") for letter in "bcdefg"]
     await asyncio.gather(*(trials.require(grammar, MODEL) for grammar in many * 2))
-    assert len(trials._found) == 2 and len(trials._idle) <= grammar_trials.PROCESSES
+    assert len(trials._results) == 2 and len(trials._idle) <= grammar_trials.PROCESSES
 
 
 class Held:
@@ -150,8 +150,8 @@ class Held:
     def __init__(self, trials: GrammarTrials, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun = 0
         self.let_go = asyncio.Event()
-        self._tried = trials._tried
-        monkeypatch.setattr(trials, "_tried", self.tried)
+        self._tried = trials._try_grammar
+        monkeypatch.setattr(trials, "_try_grammar", self.tried)
 
     async def tried(self, *said: Any) -> str | None:
         self.begun += 1
@@ -169,7 +169,7 @@ async def test_what_many_ask_for_at_once_is_tried_once(
     await eventually(lambda: held.begun == 2)
     held.let_go.set()
     await asyncio.gather(*many, other)
-    assert held.begun == 2 and not trials._first
+    assert held.begun == 2 and not trials._locks
 
 
 async def test_where_the_first_leaves_the_next_tries(
@@ -188,7 +188,7 @@ async def test_where_the_first_leaves_the_next_tries(
 
 async def test_no_more_than_so_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waiting requests are not admitted yet, and each may take seconds."""
-    trials = GrammarTrials(bundled_model("verifier"), most_waiting=3)
+    trials = GrammarTrials(bundled_model("verifier"), max_waiting=3)
     held = Held(trials, monkeypatch)
     waiting = [
         asyncio.create_task(trials.require(Grammar("regex", letter), MODEL)) for letter in "abc"
@@ -216,7 +216,7 @@ async def test_a_tokenizer_of_which_nobody_knows_the_bytes(tmp_path: Path) -> No
     words = models.WordLevel({"a": 0, "b": 1}, unk_token="a")
     Tokenizer(words).save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(InvalidInput, match="cannot be followed with this model's tokenizer"):
-        await GrammarTrials(tmp_path, most_waiting=1).require(
+        await GrammarTrials(tmp_path, max_waiting=1).require(
             SOUND, model_info(vocabulary_size=2, stop_token_ids=(1,))
         )
 

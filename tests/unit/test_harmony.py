@@ -135,9 +135,9 @@ def test_what_a_prompt_has_begun(
     own = tokenizer_with(tmp_path, *ALL, special=True)
     thought = channels_after(f"<|start|>assistant{FINAL.format('Hi')}{prompt}", own)
     if prompt != "no marks":
-        assert read([answer], begun=thought.begun) == told
+        assert read([answer], begun=thought.answer_start) == told
     assert len(thought.named_tokens) == len(ALL)
-    assert read([answer], begun=channels_after(prompt, own).begun) == told
+    assert read([answer], begun=channels_after(prompt, own).answer_start) == told
 
 
 DIGIT = Grammar("regex", "[0-9]")

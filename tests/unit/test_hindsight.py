@@ -14,9 +14,16 @@ from draftloop.tree import EMPTY_TREE, ROOT, DraftBudget, DraftTree, TokenSource
 from orchestrator.budget import Controller
 from orchestrator.choice import ModelChoice
 from orchestrator.costs import VerifyCost
-from orchestrator.gains import LONGEST_WITHOUT, ROUNDS_OF_TRY, Gains
-from orchestrator.hindsight import EVERY, FIRST, MOST_SAID, Alternative, Hindsight, matched
-from orchestrator.selection import NOTHING, Selection
+from orchestrator.gains import MAX_ROUNDS_WITHOUT, TRY_ROUNDS, Gains
+from orchestrator.hindsight import (
+    FIRST_JUDGED,
+    JUDGED_EVERY,
+    MAX_DIFFERENCE,
+    Alternative,
+    Hindsight,
+    count_matching,
+)
+from orchestrator.selection import EMPTY_SELECTION, Selection
 from phrase_store.session import PhraseSession
 from tests.unit.test_choice import (
     CHEAP_NS,
@@ -49,12 +56,12 @@ def unread(text: list[int]) -> PhraseSession:
 def test_a_draft_matches_along_its_branches() -> None:
     tree = DraftTree((1, 2, 3, 4, 5), (ROOT, ROOT, 1, 2, 2), (0.5,) * 5, (PHRASE,) * 5)
     for text, count in (([2, 3, 5, 9], 3), ([2, 3], 2), ([1, 3], 1), ([7], 0), ([], 0)):
-        assert matched(tree, text) == count
+        assert count_matching(tree, text) == count
 
 
 def test_without_drafts_every_token_is_a_round() -> None:
     phrases = unread([1, 2, 3])
-    assert took(NOTHING, [1, 2, 3, 4, 5, 6], 3, known=phrases) == 3 * ROUND_NS
+    assert took(EMPTY_SELECTION, [1, 2, 3, 4, 5, 6], 3, known=phrases) == 3 * ROUND_NS
 
 
 def test_free_sources_are_asked_behind_what_they_knew_and_what_came_since() -> None:
@@ -67,7 +74,7 @@ def test_free_sources_are_asked_behind_what_they_knew_and_what_came_since() -> N
             return EMPTY_TREE
 
     phrases: Any = Asked()
-    took(NOTHING, [*range(20), 4, 5, 6], 3, known=phrases)
+    took(EMPTY_SELECTION, [*range(20), 4, 5, 6], 3, known=phrases)
     known = list(range(20 - MAX_CONTEXT, 20))
     assert asked == [(known, [4]), (known, [4, 5])]
 
@@ -99,24 +106,24 @@ def test_behind_the_first_token_of_a_passage_that_comes_again_the_rest_is_free()
     for _ in phrases.index_steps():
         pass
     now = [*text, *passage[:6]]
-    with_rest = took(NOTHING, now, 6, known=phrases)
+    with_rest = took(EMPTY_SELECTION, now, 6, known=phrases)
     assert 2 * ROUND_NS <= with_rest < 4 * ROUND_NS
     # it has counted, proposed and learned nothing
     assert phrases.last_scores == []
-    assert took(NOTHING, now, 6, known=phrases) == with_rest
+    assert took(EMPTY_SELECTION, now, 6, known=phrases) == with_rest
 
 
 def test_the_first_rounds_are_looked_back_at_and_then_some() -> None:
     hindsight = Hindsight()
-    looked = [hindsight.looks() for _ in range(FIRST + 10 * EVERY)]
-    assert all(looked[:FIRST]) and sum(looked[FIRST:]) == 10
+    looked = [hindsight.should_judge() for _ in range(FIRST_JUDGED + 10 * JUDGED_EVERY)]
+    assert all(looked[:FIRST_JUDGED]) and sum(looked[FIRST_JUDGED:]) == 10
 
 
 def test_a_try_is_a_round_like_others_to_those_that_pay() -> None:
     # The rounds of a try count among the first ones, which are all looked back at.
     hindsight = Hindsight()
-    assert all(hindsight.looks(tries=True) for _ in range(FIRST))
-    assert sum(hindsight.looks() for _ in range(10 * EVERY)) == 10
+    assert all(hindsight.should_judge(is_try=True) for _ in range(FIRST_JUDGED))
+    assert sum(hindsight.should_judge() for _ in range(10 * JUDGED_EVERY)) == 10
 
 
 def test_asking_is_overrated_but_never_underrated() -> None:
@@ -132,7 +139,7 @@ def test_asking_is_overrated_but_never_underrated() -> None:
 def test_one_round_that_stood_still_says_little() -> None:
     hindsight = Hindsight()
     hindsight.observe(promised=1.0, brought=-1e9)
-    assert 0 < hindsight.overrated < MOST_SAID / 4
+    assert 0 < hindsight.overrated < MAX_DIFFERENCE / 4
     hindsight = Hindsight()
     hindsight.observe(promised=1.0, brought=1e9)  # as if the free sources' round stalled
     for _ in range(20):
@@ -143,14 +150,14 @@ def test_one_round_that_stood_still_says_little() -> None:
 def test_asking_is_worth_less_by_what_it_was_overrated() -> None:
     chosen = model_choice(CHEAP_NS, left=100)
     at_first = chosen.advantage()
-    chosen.asks([1, 2, 3])
+    chosen.should_ask([1, 2, 3])
     for _ in range(200):
-        chosen.look_back(saved_ns=-2 * PLAIN_NS)
+        chosen.record_hindsight(saved_ns=-2 * PLAIN_NS)
     rate = chosen._controller.prices.rate
     assert chosen.advantage() == pytest.approx(-2 * rate * PLAIN_NS, abs=0.1)
     assert at_first > 0 > chosen.advantage()
     for _ in range(200):
-        chosen.look_back(saved_ns=20 * PLAIN_NS)
+        chosen.record_hindsight(saved_ns=20 * PLAIN_NS)
     assert chosen.advantage() == at_first  # never worth more than it promises
 
 
@@ -161,21 +168,21 @@ def test_what_was_overrated_is_asked_no_more_and_measured_against_what_it_promis
     promised = model.advantage()
     assert promised > 0
     for _ in range(400):
-        model.asks(PROMPT)
-        model.look_back(saved_ns=-PLAIN_NS)
+        model.should_ask(PROMPT)
+        model.record_hindsight(saved_ns=-PLAIN_NS)
     assert model.advantage() == pytest.approx(-1, abs=0.01)
-    assert sum(model.asks(PROMPT) for _ in range(LONGEST_WITHOUT)) <= ROUNDS_OF_TRY
+    assert sum(model.should_ask(PROMPT) for _ in range(MAX_ROUNDS_WITHOUT)) <= TRY_ROUNDS
 
 
 def test_a_fixed_size_knows_no_hindsight() -> None:
     gains = Gains()
     other = model_choice(CHEAP_NS, left=100, gains=gains)
     for _ in range(200):
-        other.look_back(saved_ns=-20 * PLAIN_NS)
+        other.record_hindsight(saved_ns=-20 * PLAIN_NS)
     known: Any = FakeDrafter()
     fixed = ModelChoice(
         controller(fixed=True), gains.of(SPECULATIVE, 0.0, CHEAP_NS), drafter=known,
-        costs=cost_line(()), left=lambda held: 100,
+        costs=cost_line(()), tokens_left=lambda held: 100,
     )  # fmt: skip
     assert fixed.advantage() > 0 > other.advantage()
 
@@ -188,14 +195,14 @@ def test_a_round_is_looked_back_at_where_its_time_is_its_own_and_has_a_price() -
     waiting.drafter.is_ready = False  # type: ignore[misc]
     stated._controller = controller(fixed=True)
     models = (alone, among, waiting, stated)
-    assert [model.looks_back() for model in models] == [True, False, False, False]
+    assert [model.should_look_back() for model in models] == [True, False, False, False]
 
 
 def test_every_round_of_a_try_is_looked_back_at() -> None:
     """Nothing else corrects an estimate that prevents other rounds from asking."""
     dear, overrated = model_choice(DEAR_NS, left=400), model_choice(CHEAP_NS, left=400)
     for _ in range(200):
-        overrated.look_back(saved_ns=-2 * PLAIN_NS)
+        overrated.record_hindsight(saved_ns=-2 * PLAIN_NS)
     for tried in (dear, overrated):
-        tried.asks(PROMPT)
-        assert all(tried.looks_back() for _ in range(FIRST + 4 * EVERY))
+        tried.should_ask(PROMPT)
+        assert all(tried.should_look_back() for _ in range(FIRST_JUDGED + 4 * JUDGED_EVERY))

@@ -22,7 +22,7 @@ from draftloop.config import bundled_model
 from draftloop.errors import StartupFailure
 from draftloop.model_info import require_model_folder, vocabulary_fingerprint
 from orchestrator.launcher import Stack, interruptible
-from orchestrator.ports import free_where_taken, port_problems
+from orchestrator.ports import choose_ports, port_problems
 from orchestrator.role_process import PYTHON, RoleProcess
 from orchestrator.stack_config import StackConfig
 from tests.support.ports import quiet_port
@@ -170,11 +170,11 @@ def test_internal_ports_that_nobody_named_give_way() -> None:
     with socket.create_server((host, 0)) as taken:
         port, public = taken.getsockname()[1], quiet_port()
         ports = {"verifier_port": port, "port": public, "drafter_port": public}
-        chosen = free_where_taken(host, ports, set())
+        chosen = choose_ports(host, ports, set())
         assert chosen == {"verifier_port": 0, "port": public, "drafter_port": 0}
         assert not list(port_problems(host, chosen, set()))
         named = {"verifier_port", "drafter_port"}
-        assert free_where_taken(host, ports, named) == ports
+        assert choose_ports(host, ports, named) == ports
         [one, other] = port_problems(host, ports, named)
     assert one == (
         f"verifier_port: {host}:{port} is in use; stop what listens there or choose another port "

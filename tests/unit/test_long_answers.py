@@ -92,7 +92,7 @@ def test_an_answer_in_events(made_of: Kinds) -> None:
     for part in told:
         list(output.feed(Parts([part])))
     list(output.finish(COMPLETED))
-    thought, said, called = map(str, output.said)
+    thought, said, called = map(str, output.value)
     assert written in thought and written in said and "ab" * TOKENS in called
     assert Token.copied < 20 * len(told)
 

@@ -268,8 +268,8 @@ async def test_it_hears_of_the_stop_tokens_of_the_request() -> None:
     deployment = Deployment(OrchestratorSettings())
     controller = Controller(max_nodes=60, verify_cost=VerifyCost((CostPoint(1, 1000),)), fixed=True)
     choice = DraftChoice(controller, Gain(SharedGain(deque([0.0]))))
-    drafting = deployment._beside_the_loop(request, None, choice)
-    await drafting.read()
+    drafting = deployment._draft_without_model_service(request, None, choice)
+    await drafting.index_prompt()
     budget = DraftBudget(max_nodes=60, max_depth=20)
     draft = await drafting.propose(request.prompt, None, budget)
     assert of_ngrams(draft.tree) == {2, 9}

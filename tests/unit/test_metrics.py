@@ -136,13 +136,13 @@ def test_waiting_for_who_gave_no_answer_is_no_network() -> None:
 def test_a_request_is_counted_once_however_it_ends() -> None:
     meter = metrics.RequestMeter("speculative")
     before = value("draftloop_num_requests_waiting"), value("draftloop_num_requests_running")
-    meter.began()
+    meter.record_start()
     assert value("draftloop_num_requests_waiting") == before[0] + 1
-    meter.opened(prompt_tokens=5, waited_ns=1000, tokens=1)
+    meter.record_first_token(prompt_tokens=5, waited_ns=1000, tokens=1)
     assert value("draftloop_num_requests_waiting") == before[0]
     assert value("draftloop_num_requests_running") == before[1] + 1
     failures = value("draftloop_request_failure_total", reason="unavailable")
-    assert meter.ended(None, Unavailable("gone"), 5, 1) == "unavailable"
+    assert meter.record_end(None, Unavailable("gone"), 5, 1) == "unavailable"
     assert value("draftloop_request_failure_total", reason="unavailable") == failures + 1
     assert value("draftloop_num_requests_running") == before[1]
 
@@ -151,8 +151,8 @@ def test_who_leaves_after_the_last_token_has_not_called_off() -> None:
     # A client that leaves after the last token does not count as an abort.
     for finish_reason, outcome in (("stop", "stop"), (None, "abort")):
         meter = metrics.RequestMeter("fused")
-        meter.began()
-        assert meter.ended(finish_reason, GeneratorExit(), 1, 1) == outcome
+        meter.record_start()
+        assert meter.record_end(finish_reason, GeneratorExit(), 1, 1) == outcome
 
 
 def test_a_round_counts_what_was_accepted_and_where() -> None:
@@ -173,7 +173,7 @@ def test_a_round_counts_what_was_accepted_and_where() -> None:
     before = counts()
     meter = metrics.RequestMeter("ouroboros")
     draft = Draft(tree=tree, committed_length=3)
-    meter.round(draft, answer, 3, RoundTimes(draft_ns=1, verify_ns=2, round_ns=5))
+    meter.record_round(draft, answer, 3, RoundTimes(draft_ns=1, verify_ns=2, round_ns=5))
     after = [new - old for new, old in zip(counts(), before, strict=True)]
     assert after == [3, 2, 1, 1, 1, 0, 2]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.gains import SHORTEST_UNOPENED, Gains
+from orchestrator.gains import MIN_ROUNDS_UNOPENED, Gains
 from tests.unit.test_choice import DEAR_NS, PROMPT, model_choice
 
 
@@ -14,8 +14,8 @@ def test_texts_that_no_drafter_takes_use_up_nobodys_tries() -> None:
     long = model_choice(DEAR_NS, left=400, gains=gains)
     known: Any = long.drafter
     known.has_room = False
-    assert not any(long.asks(PROMPT) for _ in range(10 * SHORTEST_UNOPENED))
+    assert not any(long.should_ask(PROMPT) for _ in range(10 * MIN_ROUNDS_UNOPENED))
     short = model_choice(DEAR_NS, left=400, gains=gains)
-    for _ in range(SHORTEST_UNOPENED + 1):
-        short.asks(PROMPT)
-    assert short.drafter.asked_for
+    for _ in range(MIN_ROUNDS_UNOPENED + 1):
+        short.should_ask(PROMPT)
+    assert short.drafter.is_requested

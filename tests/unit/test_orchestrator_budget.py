@@ -71,11 +71,11 @@ def test_a_step_of_the_curve_is_paid_by_all_nodes_that_stand_on_it() -> None:
 
 def test_what_verifications_took_in_other_requests_is_where_the_next_one_starts() -> None:
     everybodys = VerifyOverhead()
-    known = VerifyCost(SLOPING, everybodys=everybodys)
+    known = VerifyCost(SLOPING, shared_overhead=everybodys)
     assert known.nanoseconds(0) == 1000
     for took in (2000, 900_000, 2000):  # the machine stalled once
         known.observe(0, took)
-    assert VerifyCost(SLOPING, everybodys=everybodys).nanoseconds(31) == 3000
+    assert VerifyCost(SLOPING, shared_overhead=everybodys).nanoseconds(31) == 3000
 
 
 def test_a_request_starts_at_the_pace_of_those_before_it_and_finds_its_own() -> None:
@@ -84,13 +84,13 @@ def test_a_request_starts_at_the_pace_of_those_before_it_and_finds_its_own() -> 
         first.observe(4, 5, 2000)
     assert first.prices.rate == pytest.approx(5 / 2000)
     second = dataclasses.replace(first, _pace=Pace(memory=0.95))
-    assert second.everybodys is first.everybodys and second.prices.rate == pytest.approx(5 / 2000)
+    assert second.shared_pace is first.shared_pace and second.prices.rate == pytest.approx(5 / 2000)
     second.observe(4, 9, 2000)  # one lucky round does not set the pace
     assert 5 / 2000 < second.prices.rate < 6 / 2000
     for _ in range(100):
         second.observe(4, 9, 2000)
     assert second.prices.rate == pytest.approx(9 / 2000, rel=0.15)
-    assert first.everybodys.rate == pytest.approx(second.everybodys.rate)
+    assert first.shared_pace.rate == pytest.approx(second.shared_pace.rate)
 
 
 def shared(sessions: int, rows: int, waiting: int = 0) -> ServiceTimings:
@@ -104,7 +104,7 @@ def test_a_verification_among_others_begins_where_their_rows_end() -> None:
     assert among.times(4) == [1000.0] * 5
     for _ in range(20):
         among.observe(2, 1250, shared(sessions=8, rows=18))
-    assert among.load.sessions == 8 and among.load.others_rows == 15
+    assert among.load.sessions == 8 and among.load.other_rows == 15
     assert (
         among.node_nanoseconds(0, 16) == pytest.approx(125) and alone.node_nanoseconds(0, 31) == 0
     )
@@ -139,18 +139,18 @@ def test_beside_prompts_own_time_is_worth_less_and_that_of_others_as_much() -> N
     for plan in (alone, beside, among):
         for _ in range(50):
             plan.observe(nodes=2, emitted=2, round_ns=1000 if plan is alone else 4000)
-    assert beside.verify_cost.load.prompts_share == pytest.approx(0.75)
+    assert beside.verify_cost.load.prompt_share == pytest.approx(0.75)
     assert (beside.verify_cost.load.sessions, among.verify_cost.load.sessions) == (1, 5)
-    assert (beside.verify_cost.load.others_rows, among.verify_cost.load.others_rows) == (0, 12)
+    assert (beside.verify_cost.load.other_rows, among.verify_cost.load.other_rows) == (0, 12)
     assert beside.prices.shared_rate == pytest.approx(alone.prices.shared_rate / 4)
     assert among.prices.shared_rate == pytest.approx(alone.prices.shared_rate * (1 / 4 + 4))
 
 
 def test_prompts_take_no_more_than_all() -> None:
     load = VerifierLoad()
-    assert load.prompts_share == 0
+    assert load.prompt_share == 0
     load.observe(3, ServiceTimings(service_ns=5, prompts_ns=10))
-    assert load.prompts_share < 1
+    assert load.prompt_share < 1
 
 
 def test_what_a_draft_adds_is_not_learned_among_others() -> None:
@@ -158,7 +158,7 @@ def test_what_a_draft_adds_is_not_learned_among_others() -> None:
     for _ in range(40):
         cost.observe(0, 2000, shared(sessions=4, rows=20))
         cost.observe(8, 900_000, shared(sessions=4, rows=20))
-    assert cost.everybodys.nanoseconds(8) == cost.everybodys.nanoseconds(0)
+    assert cost.shared_overhead.nanoseconds(8) == cost.shared_overhead.nanoseconds(0)
 
 
 def test_nor_is_it_from_the_first_ones_of_a_crowd() -> None:
@@ -183,8 +183,8 @@ def test_what_prompts_take_is_no_part_of_a_round() -> None:
     timings = dataclasses.replace(shared(sessions=8, rows=518), prompt_rows=500, prompts_ns=70_000)
     for _ in range(20):
         cost.observe(2, 71_750, timings)
-    assert cost.load.others_rows == 15
-    assert cost.everybodys.nanoseconds(0) == pytest.approx(500)
+    assert cost.load.other_rows == 15
+    assert cost.shared_overhead.nanoseconds(0) == pytest.approx(500)
 
 
 def test_one_prompt_among_many_rounds_is_no_load() -> None:
@@ -192,7 +192,7 @@ def test_one_prompt_among_many_rounds_is_no_load() -> None:
     for _ in range(15):
         load.observe(3, shared(sessions=1, rows=3))
     load.observe(3, shared(sessions=2, rows=515))
-    assert (load.sessions, load.others_rows, load.is_shared) == (1, 0, False)
+    assert (load.sessions, load.other_rows, load.is_shared) == (1, 0, False)
     load.observe(3, ServiceTimings())  # from a service that does not report it
     assert not load.is_shared
 
@@ -203,7 +203,7 @@ def test_a_service_that_does_not_say_with_whom_has_nobody_elses_rows() -> None:
         load.observe(3, shared(sessions=8, rows=18))
     for _ in range(20):
         load.observe(3, ServiceTimings())
-    assert (load.sessions, load.others_rows) == (1, 0)
+    assert (load.sessions, load.other_rows) == (1, 0)
 
 
 def test_what_is_around_a_verification_grows_with_its_nodes() -> None:
@@ -258,19 +258,19 @@ def test_nor_where_others_share_all_rounds_from_then_on() -> None:
     cost = after_a_busy_moment()
     for _ in range(400):
         cost.observe(0, 2000, shared(sessions=2, rows=2))
-    assert cost.everybodys.nanoseconds(4) == cost.everybodys.nanoseconds(0)
+    assert cost.shared_overhead.nanoseconds(4) == cost.shared_overhead.nanoseconds(0)
 
 
 def test_a_price_from_a_busy_moment_does_not_outlive_it() -> None:
     """On a quiet machine both kinds of rounds become cheaper, even if only one kind is run."""
     everybodys = VerifyOverhead()
-    cost = VerifyCost(FLAT, everybodys=everybodys)
+    cost = VerifyCost(FLAT, shared_overhead=everybodys)
     for _ in range(40):
         cost.observe(0, 6000)
         cost.observe(4, 7000)
     for _ in range(80):
         cost.observe(4, 3000)
-    for later in (cost, VerifyCost(FLAT, everybodys=everybodys)):
+    for later in (cost, VerifyCost(FLAT, shared_overhead=everybodys)):
         assert later.nanoseconds(4) == pytest.approx(3000, rel=0.05)
         assert 2000 <= later.nanoseconds(0) <= 3500
 
@@ -278,7 +278,7 @@ def test_a_price_from_a_busy_moment_does_not_outlive_it() -> None:
 def test_a_pace_without_drafts_counts_less_the_longer_ago_it_was() -> None:
     priced = controller(FLAT)
     for _ in range(20):
-        priced.observe(nodes=0, emitted=1, round_ns=4000, modelled=False)
+        priced.observe(nodes=0, emitted=1, round_ns=4000, used_draft_model=False)
     busy = priced.prices.plain_rate
     for _ in range(40):
         priced.observe(nodes=4, emitted=2, round_ns=2000)
@@ -289,10 +289,10 @@ def test_a_pace_without_drafts_counts_less_the_longer_ago_it_was() -> None:
 def test_the_first_slow_round_does_not_decide_the_pace_without_drafts() -> None:
     plain = controller(FLAT)
     assert plain.prices.plain_rate == pytest.approx(1 / 1000)
-    plain.observe(nodes=0, emitted=1, round_ns=4000, modelled=False)
+    plain.observe(nodes=0, emitted=1, round_ns=4000, used_draft_model=False)
     assert plain.prices.plain_rate == pytest.approx(3 / 6000)
     for _ in range(100):
-        plain.observe(nodes=0, emitted=1, round_ns=1100, modelled=False)
+        plain.observe(nodes=0, emitted=1, round_ns=1100, used_draft_model=False)
     assert plain.prices.plain_rate == pytest.approx(1 / 1100, rel=0.03)
 
 
@@ -326,17 +326,17 @@ def test_a_round_in_which_the_draft_model_found_nothing_is_none_without_a_draft(
     # Its time includes drafting, so it says nothing about the pace of plain decoding.
     plan = controller(FLAT)
     for _ in range(20):
-        plan.observe(nodes=0, emitted=1, round_ns=100_000, modelled=True)
+        plan.observe(nodes=0, emitted=1, round_ns=100_000, used_draft_model=True)
     assert plan.prices.plain_rate == pytest.approx(1 / 1000)
 
 
 def test_one_long_draft_that_came_true_is_not_the_pace_of_all_rounds_behind_it() -> None:
     """One long draft used to price out all further nodes; rounds without a draft did not count."""
     plan = controller(SLOPING)
-    plan.observe(nodes=32, emitted=33, round_ns=2000, modelled=False)
+    plan.observe(nodes=32, emitted=33, round_ns=2000, used_draft_model=False)
     at_first = plan.prices.node_price
     for _ in range(8):
-        plan.observe(nodes=0, emitted=1, round_ns=1000, modelled=False)
+        plan.observe(nodes=0, emitted=1, round_ns=1000, used_draft_model=False)
     assert plan.prices.node_price < 0.4 * at_first
     assert plan.prices.rate == pytest.approx(41 / 10_000, rel=0.2)
 
@@ -370,28 +370,28 @@ def test_figures_add_up() -> None:
 
 def test_a_failed_replica_rests_longer_each_time_until_it_works() -> None:
     replica = Replica("nowhere:1", channel=None)
-    replica.failed()
+    replica.record_failure()
     first = replica.resting_until
-    replica.failed()
-    assert replica.resting and replica.resting_until > first
-    replica.worked()
-    assert not replica.resting and replica.failures == 0
+    replica.record_failure()
+    assert replica.is_resting and replica.resting_until > first
+    replica.record_success()
+    assert not replica.is_resting and replica.failures == 0
     for _ in range(2000):  # as in hours of failures only
-        replica.failed()
-    assert replica.resting
+        replica.record_failure()
+    assert replica.is_resting
 
 
 def test_the_request_limit_holds_and_gives_back() -> None:
     limit = RequestLimit(1)
-    with limit.more(), pytest.raises(Overloaded), limit.more():
+    with limit.admit(), pytest.raises(Overloaded), limit.admit():
         pass
-    with limit.more():
+    with limit.admit():
         assert limit.running == 1
     assert limit.running == 0
 
 
 def test_requests_that_were_let_in_together_leave_together() -> None:
     limit = RequestLimit(4)
-    with limit.more(3), pytest.raises(Overloaded), limit.more(2):
+    with limit.admit(3), pytest.raises(Overloaded), limit.admit(2):
         pass
     assert limit.running == 0

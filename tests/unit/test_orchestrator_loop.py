@@ -107,7 +107,9 @@ class WatchedController(Controller):
 
     rounds: list[tuple[int, int]] = field(default_factory=list)
 
-    def observe(self, nodes: int, emitted: int, round_ns: int, *, modelled: bool = True) -> None:
+    def observe(
+        self, nodes: int, emitted: int, round_ns: int, *, used_draft_model: bool = True
+    ) -> None:
         self.rounds.append((nodes, emitted))
 
 
@@ -337,7 +339,7 @@ async def test_a_stop_text_ends_it_in_the_middle_of_a_round(tokenizer: Tokenizer
     running = generation(tokenizer, Told([one], more), Noted())
     running.text = TextStream(tokenizer, PROMPT, (" two",))
     pieces = [piece async for piece in running.run()]
-    assert "".join(text for piece in pieces for text in piece.told()) == "one"
+    assert "".join(text for piece in pieces for text in piece.decode_texts()) == "one"
     assert running.finish_reason == STOP and running.output[-1] != more[-1]
 
 
@@ -348,7 +350,7 @@ async def test_a_stop_text_in_the_last_half_character_is_why_it_ended(
     running = generation(tokenizer, Told([half]), Noted())
     running.request = dataclasses.replace(running.request, max_tokens=1)
     running.text = TextStream(tokenizer, PROMPT, ("\ufffd",))
-    assert [piece.told() async for piece in running.run()] == [("",)]
+    assert [piece.decode_texts() async for piece in running.run()] == [("",)]
     assert running.finish_reason == STOP
 
 

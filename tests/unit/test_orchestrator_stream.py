@@ -25,7 +25,7 @@ def test_closing_never_fails(part: str) -> None:
     """gRPC raises its own errors if a deadline passes between its steps."""
     call = Mock(write=AsyncMock(), done_writing=AsyncMock())
     getattr(call, part).side_effect = RuntimeError('Failed "execute_batch"')
-    asyncio.run(Stream(call, farewell=None, timeout_s=1).close())
+    asyncio.run(Stream(call, close_message=None, timeout_s=1).close())
     call.cancel.assert_called_once_with()
 
 
@@ -35,7 +35,7 @@ def test_who_is_called_off_while_he_asks_takes_the_call_along(part: str) -> None
     call = Mock(write=AsyncMock(), read=AsyncMock())
     getattr(call, part).side_effect = asyncio.CancelledError
     with pytest.raises(asyncio.CancelledError):
-        asyncio.run(Stream(call, farewell=None, timeout_s=1).ask("anything"))
+        asyncio.run(Stream(call, close_message=None, timeout_s=1).ask("anything"))
     call.cancel.assert_called_once_with()
 
 
@@ -49,7 +49,7 @@ def test_what_ends_at_its_deadline_has_no_time_left(
     write = AsyncMock(side_effect=asyncio.InvalidStateError)
     call = Mock(write=write, time_remaining=Mock(return_value=left))
     with pytest.raises(meant):
-        asyncio.run(Stream(call, farewell=None, timeout_s=1).ask("anything"))
+        asyncio.run(Stream(call, close_message=None, timeout_s=1).ask("anything"))
 
 
 @pytest.mark.parametrize("answer", [None, grpc.aio.EOF])
@@ -57,7 +57,7 @@ def test_an_answer_that_is_none_is_one_of_a_service_that_is_gone(answer: Any) ->
     """gRPC returns None for bytes that are not a message."""
     call = Mock(write=AsyncMock(), read=AsyncMock(return_value=answer))
     with pytest.raises(Unavailable):
-        asyncio.run(Stream(call, farewell=None, timeout_s=1).ask("anything"))
+        asyncio.run(Stream(call, close_message=None, timeout_s=1).ask("anything"))
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def refusing(
         trailing.add(DETAILS_KEY, status.SerializeToString())
     error = grpc.aio.AioRpcError(grpc.StatusCode[code], nothing, trailing, details)
     call = Mock(write=AsyncMock(side_effect=error), time_remaining=Mock(return_value=left))
-    return Stream(call, farewell=None, timeout_s=1)
+    return Stream(call, close_message=None, timeout_s=1)
 
 
 @pytest.mark.parametrize(

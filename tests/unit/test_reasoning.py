@@ -18,7 +18,7 @@ from draftloop.runtime.grammars import Grammars
 from orchestrator.gateway.chat_reader import Reading
 from orchestrator.gateway.formats import ChatFormat
 from orchestrator.gateway.messages import for_template
-from orchestrator.gateway.reasoning.marks import MARKS, MISTRAL, SEED, THINK, Marks, detected
+from orchestrator.gateway.reasoning.marks import MARKS, MISTRAL, SEED, THINK, Marks, detect_marks
 from orchestrator.gateway.reasoning.reader import ReasoningReader
 from orchestrator.gateway.reasoning.thought import Thought, thought_after
 from orchestrator.gateway.tools.hermes import HERMES
@@ -96,7 +96,7 @@ def test_reasoning_comes_while_it_is_written() -> None:
     ],
 )
 def test_which_marks_a_template_shows(template: str, marks: Marks | None) -> None:
-    assert detected(template) is marks
+    assert detect_marks(template) is marks
 
 
 @pytest.mark.parametrize(

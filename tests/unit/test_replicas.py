@@ -14,7 +14,7 @@ import pytest
 import orchestrator.replicas
 from draftloop.errors import Mismatch
 from draftloop.load import ServiceLoad
-from orchestrator.replicas import FIRST_REST_S, LONGEST_REST_S, Replica, Replicas
+from orchestrator.replicas import FIRST_REST_S, MAX_REST_S, Replica, Replicas
 from tests.support.model_info import model_info
 
 
@@ -87,7 +87,7 @@ def test_who_has_computed_a_beginning_goes_first() -> None:
     # A replica that has computed the text's prefix is preferred, within one prefix group.
     one, other = replica("one", running=1), replica("other")
     known = Replicas([one, other])
-    known.served(one, TEXT, "a")
+    known.record_prefix(one, TEXT, "a")
     assert known.by_preference([*TEXT, 5], "a")[0] is one
     for text, group in ((TEXT, "b"), (TEXT, None), ([5, *TEXT], "a")):
         assert known.by_preference(text, group)[0] is other
@@ -96,21 +96,21 @@ def test_who_has_computed_a_beginning_goes_first() -> None:
 def test_one_that_keeps_no_beginnings_has_none() -> None:
     one, other = replica("one", running=1, keeps=False), replica("other")
     known = Replicas([one, other])
-    known.served(one, TEXT, "a")
-    assert known.known(TEXT, "a") == 0 and known.by_preference(TEXT, "a")[0] is other
+    known.record_prefix(one, TEXT, "a")
+    assert known.cached_tokens(TEXT, "a") == 0 and known.by_preference(TEXT, "a")[0] is other
 
 
 def test_it_does_not_where_it_is_much_busier_or_cannot() -> None:
     # The replica with the prefix is not preferred if it is much busier or cannot serve.
     one, other = replica("one", running=2), replica("other")
     known = Replicas([one, other])
-    known.served(one, TEXT, "")
+    known.record_prefix(one, TEXT, "")
     assert known.by_preference(TEXT, "")[0] is other
     one.report(ServiceLoad())
     assert known.by_preference(TEXT, "")[0] is one
-    one.failed()
+    one.record_failure()
     assert known.by_preference(TEXT, "")[0] is other
-    one.worked()
+    one.record_success()
     known.leave(one)
     assert known.by_preference(TEXT, "") == [other]
 
@@ -119,23 +119,23 @@ def test_no_text_is_read_where_there_is_no_choice(monkeypatch: pytest.MonkeyPatc
     """Every round asks again while there is no drafter, and texts may be long."""
     one, other = replica("one"), replica("other")
     known, read = Replicas([one, other]), list[int]()
-    find = known._beginnings.find
+    find = known._prefixes.find
 
     def counted(tokens: Sequence[int], group: str) -> tuple[Replica | None, int]:
         read.append(len(tokens))
         return find(tokens, group)
 
-    monkeypatch.setattr(known._beginnings, "find", counted)
+    monkeypatch.setattr(known._prefixes, "find", counted)
     assert len(known.by_preference(TEXT, "")) == 2 and read == [len(TEXT)]
-    one.failed()
+    one.record_failure()
     assert known.by_preference(TEXT, "") == [other, one]
-    other.failed()
+    other.record_failure()
     assert len(known.by_preference(TEXT, "")) == 2 and read == [len(TEXT)]
 
 
 def test_those_that_rest_come_last() -> None:
     tired, busy = replica("tired"), replica("busy", running=7)
-    tired.failed()
+    tired.record_failure()
     known = Replicas([tired, busy])
     assert [each.address for each in known.by_preference()] == ["busy", "tired"]
 
@@ -143,7 +143,7 @@ def test_those_that_rest_come_last() -> None:
 @pytest.mark.parametrize("state", ["IDLE", "CONNECTING", "TRANSIENT_FAILURE"])
 def test_those_whose_connection_is_gone_come_before_those_that_rest(state: str) -> None:
     tired, gone, busy = replica("tired"), replica("gone"), replica("busy", running=7)
-    tired.failed()
+    tired.record_failure()
     gone.channel.state = grpc.ChannelConnectivity[state]
     known = Replicas([tired, gone, busy])
     assert [each.address for each in known.by_preference()] == ["busy", "gone", "tired"]
@@ -205,21 +205,21 @@ def test_only_new_forwards_are_a_sign_of_life(now: SimpleNamespace) -> None:
     one = replica("one", forwards=5)
     now.seconds += 3
     one.report(ServiceLoad(forwards=5))
-    assert one.unheard_s() == 3
+    assert one.silence_s() == 3
     one.report(ServiceLoad(forwards=6))
-    assert one.unheard_s() == 0
+    assert one.silence_s() == 0
 
 
 def test_no_rest_is_longer_than_the_longest(now: SimpleNamespace) -> None:
     one = replica("one")
     rests = []
     for _ in range(9):
-        one.failed()
+        one.record_failure()
         rests.append(one.resting_until - now.seconds)
     assert rests[:3] == [FIRST_REST_S, 2 * FIRST_REST_S, 4 * FIRST_REST_S]
-    assert rests[-1] == LONGEST_REST_S
-    one.worked()
-    assert not one.resting
+    assert rests[-1] == MAX_REST_S
+    one.record_success()
+    assert not one.is_resting
 
 
 def test_only_who_has_failed_is_left_alone_while_one_request_tries_it(
@@ -227,10 +227,10 @@ def test_only_who_has_failed_is_left_alone_while_one_request_tries_it(
 ) -> None:
     # A failed replica is tried by one request at a time; one that has not failed serves all.
     one = replica("one")
-    one.on_trial(9)
-    assert not one.resting
-    one.failed()
+    one.reserve_for_trial(9)
+    assert not one.is_resting
+    one.record_failure()
     now.seconds += 1
-    assert not one.resting
-    one.on_trial(9)
-    assert one.resting
+    assert not one.is_resting
+    one.reserve_for_trial(9)
+    assert one.is_resting

@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from draftloop.model_info import CostPoint
 from draftloop.tree import EMPTY_TREE, ROOT, Draft, DraftEnd, DraftTree, TokenSource
 from orchestrator.costs import VerifyCost
-from orchestrator.selection import NOTHING, Offer, Selection, cut, select, within
+from orchestrator.selection import (
+    EMPTY_SELECTION,
+    Offer,
+    Selection,
+    cut,
+    restrict_to_vocabulary,
+    select,
+)
 
 MODEL = TokenSource.DRAFT_MODEL
 LINE = VerifyCost((CostPoint(1, 1_000_000), CostPoint(33, 2_000_000)))
@@ -39,7 +46,7 @@ def trees(draw: st.DrawFn) -> DraftTree:
 def test_no_other_part_of_a_draft_is_worth_more(
     tree: DraftTree, cost: VerifyCost, rate: float
 ) -> None:
-    chosen = select(tree, cost, rate, most=32)
+    chosen = select(tree, cost, rate, max_nodes=32)
     chosen.tree.validate(vocabulary_size=32, max_nodes=32)
     reached = tree.path_probabilities()
     subsets = itertools.chain.from_iterable(
@@ -58,7 +65,7 @@ def test_no_other_part_of_a_draft_is_worth_more(
 
 def test_no_more_nodes_are_chosen_than_may_be() -> None:
     tree = DraftTree.chain([1, 2, 3, 4], MODEL, [1.0] * 4)
-    chosen = select(tree, LINE, 0.0, most=2)
+    chosen = select(tree, LINE, 0.0, max_nodes=2)
     assert chosen.tree == DraftTree.chain([1, 2], MODEL, [1.0] * 2) and chosen.cut
     assert chosen.offer == Offer(tokens=2, nodes=2)  # of what is left of the draft
 
@@ -66,7 +73,7 @@ def test_no_more_nodes_are_chosen_than_may_be() -> None:
 def test_the_likeliest_nodes_are_taken_wherever_they_stand() -> None:
     """Likely nodes are taken even if as many others come before them."""
     tree = DraftTree((7, 8, 9), (ROOT,) * 3, (0.0, 0.3, 0.5), (MODEL,) * 3)
-    chosen = select(tree, LINE, 1e-6, most=32)
+    chosen = select(tree, LINE, 1e-6, max_nodes=32)
     assert chosen.tree == DraftTree((8, 9), (ROOT,) * 2, (0.3, 0.5), (MODEL,) * 2)
 
 
@@ -81,13 +88,15 @@ def test_a_cut_draft_tells_what_was_proposed_and_why_it_ends() -> None:
     untold = Draft(tree=tree, committed_length=4)
     assert cut(untold, Selection(EMPTY_TREE, 0.0, cut=True)).proposed == {MODEL: 3}
     nothing = Draft(tree=EMPTY_TREE, committed_length=4, end=DraftEnd.DEPTH)
-    assert cut(nothing, NOTHING).end is DraftEnd.NONE
+    assert cut(nothing, EMPTY_SELECTION).end is DraftEnd.NONE
 
 
 def test_tokens_that_a_model_has_not_go_with_what_follows_them() -> None:
     # Tokens beyond the model's vocabulary are removed with all their descendants.
     tree = DraftTree((3, 9, 4, 5, 8, 6), (ROOT, ROOT, 1, 0, 3, 3), (0.5,) * 6, (MODEL,) * 6)
-    assert within(tree, 10) is tree
-    assert within(tree, 7) == DraftTree((3, 5, 6), (ROOT, 0, 1), (0.5,) * 3, (MODEL,) * 3)
-    assert within(tree, 3) == EMPTY_TREE
-    assert within(EMPTY_TREE, 3) is EMPTY_TREE
+    assert restrict_to_vocabulary(tree, 10) is tree
+    assert restrict_to_vocabulary(tree, 7) == DraftTree(
+        (3, 5, 6), (ROOT, 0, 1), (0.5,) * 3, (MODEL,) * 3
+    )
+    assert restrict_to_vocabulary(tree, 3) == EMPTY_TREE
+    assert restrict_to_vocabulary(EMPTY_TREE, 3) is EMPTY_TREE

@@ -28,5 +28,5 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 async def test_no_prompt_is_cut_or_filled_up(trained: Tokenizer, text: str) -> None:
     plain = Tokenizer(Path(bundled_model("verifier"))).encode(text)
     assert trained.encode(text) == plain
-    assert await trained.encoded(text) == plain
+    assert await trained.encode_async(text) == plain
     assert trained.decode(plain) == text

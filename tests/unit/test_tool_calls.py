@@ -30,7 +30,7 @@ from orchestrator.gateway.tools.llama3_json import LLAMA3_JSON
 from orchestrator.gateway.tools.minimax_m2 import MINIMAX_M2
 from orchestrator.gateway.tools.mistral import MISTRAL
 from orchestrator.gateway.tools.notation import Notation
-from orchestrator.gateway.tools.notations import NOTATIONS, detected
+from orchestrator.gateway.tools.notations import NOTATIONS, detect_notation
 from orchestrator.gateway.tools.offer import Offer, make_offer, shown_tools
 from orchestrator.gateway.tools.pythonic import PYTHONIC
 from orchestrator.gateway.tools.qwen3_coder import QWEN3_CODER
@@ -149,7 +149,7 @@ def test_what_is_left_of_a_required_call_is_no_content() -> None:
 def test_calls_after_the_last_that_is_wanted_are_left_out(cuts: list[int]) -> None:
     one = '<tool_call>\n{"name": "%s", "arguments": {"a": 1}}\n</tool_call>'
     text = one % "weather" + "\n" + one % "say"
-    reader = CallReader(HERMES, offered("weather", "say"), most=1)
+    reader = CallReader(HERMES, offered("weather", "say"), max_calls=1)
     parts = [reader.feed(piece) for piece in in_pieces(text, cuts)] + [reader.finish()]
     calls = [call for part in parts for call in part.calls]
     assert {call.name for call in calls} - {""} == {"weather"} and reader.calls == 1
@@ -244,7 +244,7 @@ def test_what_was_said_before_calls_is_the_content_beside_them() -> None:
     ],
 )
 def test_templates_show_how_calls_are_written(template: str, notation: Notation | None) -> None:
-    assert detected(template) is notation
+    assert detect_notation(template) is notation
 
 
 @pytest.mark.parametrize("special", [None, False, True])

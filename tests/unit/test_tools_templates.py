@@ -29,12 +29,12 @@ from orchestrator.gateway.tools.llama3_json import LLAMA3_JSON
 from orchestrator.gateway.tools.minimax_m2 import MINIMAX_M2
 from orchestrator.gateway.tools.mistral import MISTRAL
 from orchestrator.gateway.tools.notation import Notation
-from orchestrator.gateway.tools.notations import NOTATIONS, detected
+from orchestrator.gateway.tools.notations import NOTATIONS, detect_notation
 from orchestrator.gateway.tools.offer import Offer, shown_tools
 from orchestrator.gateway.tools.pythonic import PYTHONIC
 from orchestrator.gateway.tools.qwen3_coder import QWEN3_CODER
 from orchestrator.gateway.tools.schemas import Function, Tool
-from orchestrator.parser_names import OTHERS_NAMES
+from orchestrator.parser_names import PARSER_ALIASES
 from orchestrator.tokenizer import Tokenizer
 from tests.support import chat_templates
 from tests.support.calls import read
@@ -82,7 +82,7 @@ def called(arguments: str, call_id: str = "a1b2c3d4e") -> dict[str, Any]:
 def test_a_template_writes_calls_as_its_notation_reads_them(
     tmp_path: Path, text: str, notation: Notation
 ) -> None:
-    assert detected(text) is notation
+    assert detect_notation(text) is notation
     template = template_of(tmp_path, text)
     call_id = "functions.weather:0" if notation is KIMI_K2 else "a1b2c3d4e"
     turns = [
@@ -112,7 +112,7 @@ def test_arguments_that_were_cut_cannot_be_written_between_tags(tmp_path: Path) 
 
 
 def test_gpt_oss_is_given_calls_and_thoughts_in_channels(tmp_path: Path) -> None:
-    assert detected(chat_templates.GPT_OSS) is HARMONY
+    assert detect_notation(chat_templates.GPT_OSS) is HARMONY
     template = template_of(tmp_path, chat_templates.GPT_OSS)
     question = message(role="user", content="How is it?")
     told = message(role="tool", content="fine", tool_call_id="a1b2c3d4e")
@@ -134,7 +134,7 @@ def test_gpt_oss_is_given_calls_and_thoughts_in_channels(tmp_path: Path) -> None
 
 
 def test_magistral_reasons_between_its_own_marks() -> None:
-    assert marks.detected(chat_templates.MAGISTRAL) is marks.MISTRAL
+    assert marks.detect_marks(chat_templates.MAGISTRAL) is marks.MISTRAL
 
 
 @pytest.mark.parametrize(("text", "notation"), [*TEMPLATES, (chat_templates.GPT_OSS, HARMONY)])
@@ -168,14 +168,14 @@ def test_answers_are_read_by_the_template_or_as_the_settings_say(
         reading(tool_call_parser="none")
 
 
-@pytest.mark.parametrize(("theirs", "ours"), OTHERS_NAMES["tool_call_parser"].items())
+@pytest.mark.parametrize(("theirs", "ours"), PARSER_ALIASES["tool_call_parser"].items())
 def test_other_servers_names_of_ways_to_call(theirs: str, ours: str) -> None:
     # Names that other servers have for tool call parsers are accepted.
     settings = OrchestratorSettings(tool_call_parser=theirs)
     assert settings.tool_call_parser == ours in NOTATIONS
 
 
-@pytest.mark.parametrize(("theirs", "ours"), OTHERS_NAMES["reasoning_parser"].items())
+@pytest.mark.parametrize(("theirs", "ours"), PARSER_ALIASES["reasoning_parser"].items())
 def test_other_servers_names_of_ways_to_reason(theirs: str, ours: str) -> None:
     # Names that other servers have for reasoning parsers are accepted.
     settings = OrchestratorSettings(reasoning_parser=theirs)

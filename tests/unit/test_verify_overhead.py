@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from draftloop.model_info import CostPoint
 from draftloop.tree import ServiceTimings
-from orchestrator.costs import FADING, VerifyCost, VerifyOverhead
+from orchestrator.costs import FORGET_EVERY, VerifyCost, VerifyOverhead
 
 DEAR, CHEAP = 90_000, 200
 
@@ -28,7 +28,7 @@ def test_what_is_forgotten_is_what_drafts_added_first() -> None:
     observed(known, drafted=16, added=DEAR)
     observed(known, drafted=8, added=CHEAP)
     assert known.nanoseconds(4) > DEAR
-    for _ in range(FADING * 16):
+    for _ in range(FORGET_EVERY * 16):
         known.observe(0, 1000)
     assert known.nanoseconds(4) == 1000 + CHEAP
 
@@ -37,7 +37,7 @@ def test_what_is_forgotten_is_believed_no_more() -> None:
     """If it prevents drafts, nothing else would ever correct it."""
     known = plain()
     observed(known, drafted=13, added=DEAR)
-    for _ in range(FADING * 13):
+    for _ in range(FORGET_EVERY * 13):
         known.observe(0, 1000)
     assert known.nanoseconds(4) == known.nanoseconds(0) == 1000
 
@@ -45,7 +45,7 @@ def test_what_is_forgotten_is_believed_no_more() -> None:
 def test_nothing_is_forgotten_while_drafts_are_made_now_and_then() -> None:
     known = plain()
     for _ in range(20):
-        for _ in range(FADING - 1):
+        for _ in range(FORGET_EVERY - 1):
             known.observe(0, 1000)
         observed(known, drafted=1, added=CHEAP)
     assert len(known._drafted) == 20

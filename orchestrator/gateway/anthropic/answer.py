@@ -14,7 +14,7 @@ from orchestrator.gateway.output import COMPLETED, Object
 from orchestrator.gateway.runs import Step
 from orchestrator.gateway.work import Work
 
-ENDS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 
 class MessageAnswer(EventAnswer):
@@ -24,25 +24,25 @@ class MessageAnswer(EventAnswer):
 
     def __init__(self, work: Work[ChatFormat]) -> None:
         super().__init__(work, KINDS)
-        self._end: Object = {"stop_reason": None, "stop_sequence": None}
+        self._stop: Object = {"stop_reason": None, "stop_sequence": None}
 
-    def last_words(self, error: Exception) -> bytes:
+    def error_event(self, error: Exception) -> bytes:
         """The event that reports an error which ends the stream."""
         return named_event("error", problem(error).anthropic_body)
 
-    def _opening(self) -> Iterator[Object]:
+    def _first_events(self) -> Iterator[Object]:
         yield {"type": "message_start", "message": self._message()}
 
-    def _taken(self, step: Step) -> Iterator[Object]:
+    def _step_events(self, step: Step) -> Iterator[Object]:
         parts, reason = self._work.form.read(step.choice, step.piece.texts, step.finish_reason)
         yield from self._output.feed(parts)
         if reason is not None:
-            self._end = self._ended(reason)
+            self._stop = self._stop_fields(reason)
             yield from self._output.finish(COMPLETED)
 
-    def _closing(self) -> Iterator[Object]:
+    def _last_events(self) -> Iterator[Object]:
         usage, metrics = self._usage(), self._work.metrics()
-        yield {"type": "message_delta", "delta": self._end, "usage": usage, "metrics": metrics}
+        yield {"type": "message_delta", "delta": self._stop, "usage": usage, "metrics": metrics}
         yield {"type": "message_stop"}
 
     def _answer(self) -> Object:
@@ -54,15 +54,15 @@ class MessageAnswer(EventAnswer):
             "type": "message",
             "role": "assistant",
             "model": self._work.model,
-            "content": self._output.said,
-            **self._end,
+            "content": self._output.value,
+            **self._stop,
             "usage": self._usage(),
         }
 
-    def _ended(self, reason: str) -> Object:
+    def _stop_fields(self, reason: str) -> Object:
         text = self._work.generations[0].stop_text if reason == "stop" else None
         return {
-            "stop_reason": ENDS[reason] if text is None else "stop_sequence",
+            "stop_reason": STOP_REASONS[reason] if text is None else "stop_sequence",
             "stop_sequence": text,
         }
 

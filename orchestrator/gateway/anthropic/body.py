@@ -8,16 +8,22 @@ from pydantic import Field, model_validator
 
 from draftloop.errors import InvalidInput
 from orchestrator.gateway.anthropic.names import own_names
-from orchestrator.gateway.anthropic.tools import Choice, MessagesTool, without_servers_own
-from orchestrator.gateway.anthropic.turns import Text, Turn, goes_on, messages, readable
+from orchestrator.gateway.anthropic.tools import Choice, MessagesTool, drop_server_tools
+from orchestrator.gateway.anthropic.turns import (
+    Text,
+    Turn,
+    continues_last_turn,
+    messages,
+    normalize_turns,
+)
 from orchestrator.gateway.body import Body, ListOf, ObjectOf
 from orchestrator.gateway.generating import Count
-from orchestrator.gateway.other_words import SHARED, InOtherWords
+from orchestrator.gateway.other_words import CHAT_FIELDS, TranslatedBody
 from orchestrator.gateway.schemas import Effort
-from orchestrator.gateway.tools.schemas import MOST_TOOLS
+from orchestrator.gateway.tools.schemas import MAX_TOOLS
 from orchestrator.gateway.unsupported import MESSAGES, without_unsupported
 
-AS_IN_CHATS = SHARED - {"metadata", "chat_template_kwargs"}
+CHAT_FIELD_NAMES = CHAT_FIELDS - {"metadata", "chat_template_kwargs"}
 
 
 class Thinking(Body):
@@ -43,7 +49,7 @@ class OutputFormat(Body):
     schema_: dict[str, Any] | bool = Field(alias="schema")
 
     @property
-    def as_in_chats(self) -> dict[str, Any]:
+    def chat_form(self) -> dict[str, Any]:
         """A chat's `response_format`, which has the schema in an object of its own."""
         return {"type": self.type, "json_schema": {"schema": self.schema_}}
 
@@ -55,7 +61,7 @@ class OutputConfig(Body):
     format: OutputFormat | None = None
 
 
-class MessagesBody(InOtherWords):
+class MessagesBody(TranslatedBody):
     """`POST /v1/messages`, and `count_tokens`, which counts the tokens of its prompt."""
 
     messages: Annotated[ListOf[Turn], Field(min_length=1)]
@@ -65,7 +71,7 @@ class MessagesBody(InOtherWords):
     )
     stop_sequences: ListOf[str] | None = None
     metadata: ObjectOf[Any] | None = Field(None, description="of no effect")
-    tools: Annotated[ListOf[MessagesTool], Field(max_length=MOST_TOOLS)] | None = Field(
+    tools: Annotated[ListOf[MessagesTool], Field(max_length=MAX_TOOLS)] | None = Field(
         None, description="Anthropic's own, which run at its servers, are not offered to the model"
     )
     tool_choice: Choice | None = None
@@ -82,38 +88,38 @@ class MessagesBody(InOtherWords):
 
     @model_validator(mode="before")
     @classmethod
-    def _supported(cls, body: Any) -> Any:
+    def _drop_unsupported(cls, body: Any) -> Any:
         body = without_unsupported(body, MESSAGES)
         if not isinstance(body, dict):
             return body
-        said = {**body, "tools": without_servers_own(body.get("tools"))}
+        fields = {**body, "tools": drop_server_tools(body.get("tools"))}
         if "messages" in body:
-            said["messages"] = readable(body["messages"])
-        return said
+            fields["messages"] = normalize_turns(body["messages"])
+        return fields
 
     @model_validator(mode="after")
-    def _as_a_chat(self) -> Self:
+    def _translate_to_chat(self) -> Self:
         if self.stop is not None and self.stop_sequences is not None:
             raise InvalidInput("stop", "must not be given with stop_sequences", "both")
-        said = self.model_dump(include=AS_IN_CHATS, exclude_none=True, by_alias=True)
-        said["messages"] = messages(self.system, self.messages)
-        said["continue_final_message"] = goes_on(self.messages)
-        said["add_generation_prompt"] = not said["continue_final_message"]
-        said["max_completion_tokens"] = self.max_tokens
+        fields = self.model_dump(include=CHAT_FIELD_NAMES, exclude_none=True, by_alias=True)
+        fields["messages"] = messages(self.system, self.messages)
+        fields["continue_final_message"] = continues_last_turn(self.messages)
+        fields["add_generation_prompt"] = not fields["continue_final_message"]
+        fields["max_completion_tokens"] = self.max_tokens
         if self.stop_sequences is not None:
-            said["stop"] = self.stop_sequences
-        said["chat_template_kwargs"] = self._template_options
+            fields["stop"] = self.stop_sequences
+        fields["chat_template_kwargs"] = self._template_options
         if self.thinking is not None and self.thinking.display == "omitted":
-            said["include_reasoning"] = False
+            fields["include_reasoning"] = False
         if self.tools is not None:
-            said["tools"] = [tool.as_in_chats for tool in self.tools]
+            fields["tools"] = [tool.chat_form for tool in self.tools]
         if self.tool_choice is not None:
-            said |= self.tool_choice.as_in_chats
+            fields |= self.tool_choice.chat_form
         if self.output_config is not None:
-            said["reasoning_effort"] = self.output_config.effort
+            fields["reasoning_effort"] = self.output_config.effort
             if self.output_config.format is not None:
-                said["response_format"] = self.output_config.format.as_in_chats
-        self._become(said, own_names)
+                fields["response_format"] = self.output_config.format.chat_form
+        self._set_chat(fields, own_names)
         return self
 
     @property

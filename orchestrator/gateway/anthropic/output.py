@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 
 from pydantic_core import from_json
 
-from orchestrator.gateway.output import Growing, Grown, Kinds, Object
+from orchestrator.gateway.output import Kinds, Object, OutputItem, TextBuffer
 from orchestrator.gateway.parts import CallPart
 
 
-class Block(Growing):
+class Block(OutputItem):
     """A block of content; events refer to it by its index."""
 
     delta_type: ClassVar[str]
@@ -22,20 +22,20 @@ class Block(Growing):
     def __init__(self, index: int, **fields: Any) -> None:
         self._fields: Object = fields
         self._index = index
-        self._text = Grown()
+        self._text = TextBuffer()
 
     @property
-    def said(self) -> Object:
-        return {**self._fields, **self._grown()}
+    def value(self) -> Object:
+        return {**self._fields, **self._text_fields()}
 
     @abstractmethod
-    def _grown(self) -> Object:
+    def _text_fields(self) -> Object:
         """The fields that the text so far gives."""
 
     def opening(self) -> Iterator[Object]:
-        yield self._event("start", {"content_block": copy.deepcopy(self.said)})
+        yield self._event("start", {"content_block": copy.deepcopy(self.value)})
 
-    def growing(self, text: str, logprobs: Sequence[Object]) -> Iterator[Object]:
+    def add_text(self, text: str, logprobs: Sequence[Object]) -> Iterator[Object]:
         self._text.add(text)
         yield self._event("delta", {"delta": {"type": self.delta_type, self.delta_field: text}})
 
@@ -54,7 +54,7 @@ class TextBlock(Block):
     def __init__(self, index: int) -> None:
         super().__init__(index, type="text")
 
-    def _grown(self) -> Object:
+    def _text_fields(self) -> Object:
         return {"text": str(self._text)}
 
 
@@ -66,7 +66,7 @@ class ThinkingBlock(Block):
     def __init__(self, index: int) -> None:
         super().__init__(index, type="thinking", signature="")
 
-    def _grown(self) -> Object:
+    def _text_fields(self) -> Object:
         return {"thinking": str(self._text)}
 
 
@@ -78,17 +78,17 @@ class ToolUseBlock(Block):
     def __init__(self, index: int, part: CallPart) -> None:
         super().__init__(index, type="tool_use", id=part.call_id, name=part.name)
 
-    def _grown(self) -> Object:
+    def _text_fields(self) -> Object:
         return {"input": _object(str(self._text))}
 
 
 def _object(text: str) -> Object:
     """The object in a text that a limit may have cut off; empty if it is not an object."""
     try:
-        said = from_json(text, allow_partial=True)
+        value = from_json(text, allow_partial=True)
     except ValueError:
         return {}
-    return said if isinstance(said, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 KINDS = Kinds(ThinkingBlock, TextBlock, ToolUseBlock)

@@ -10,21 +10,27 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, Tag, field_validator
 
 from draftloop.errors import InvalidInput
-from orchestrator.gateway.body import Body, ListOf, SentBack, by_type, meant
-from orchestrator.gateway.messages import UNREAD, UNSEEN, answered, joined, of_system
+from orchestrator.gateway.body import Body, EchoedBody, ListOf, by_type, without_nulls
+from orchestrator.gateway.messages import (
+    UNREADABLE_FILE,
+    UNSEEN_IMAGE,
+    assistant_message,
+    join_text,
+    system_messages,
+)
 from orchestrator.gateway.tools.schemas import FunctionName
 
 # Of no effect here: marks for the cache, which keeps prefixes by itself, and fields that an
 # answer's blocks have when clients send them back.
-OF_NO_EFFECT = ("cache_control", "citations", "signature", "caller", "toolset_name")
+IGNORED_FIELDS = ("cache_control", "citations", "signature", "caller", "toolset_name")
 # Fields of system turns within a conversation: how long they apply, and how to answer after them.
-OF_WORDS = ("clear_at", "output_config")
+SYSTEM_TURN_FIELDS = ("clear_at", "output_config")
 
 
-class Block(SentBack):
+class Block(EchoedBody):
     """Base of the blocks of a turn."""
 
-    of_no_effect = OF_NO_EFFECT
+    ignored_fields = IGNORED_FIELDS
 
 
 class Text(Block):
@@ -69,7 +75,7 @@ class Returned(Block):
 
     @field_validator("content", mode="before")
     @classmethod
-    def _found(cls, content: Any) -> Any:
+    def _content_as_text(cls, content: Any) -> Any:
         return list(map(_as_text, content)) if isinstance(content, list) else content
 
 
@@ -91,19 +97,19 @@ def _as_text(block: Any) -> Any:
         case {"type": "document", "source": {"type": "text", "data": str(data)}}:
             text = data
         case {"type": "image"}:
-            text = UNSEEN
+            text = UNSEEN_IMAGE
         case {"type": "document"}:
-            text = UNREAD
+            text = UNREADABLE_FILE
         case {"type": "search_result", "content": list(parts)}:
-            text = _result(block, parts)
+            text = _search_result_text(block, parts)
         case _:
             return block
     return {"type": "text", "text": text}
 
 
-def _result(block: dict[str, Any], parts: list[Any]) -> str:
-    told = [block, *(part for part in parts if isinstance(part, dict))]
-    texts = (part.get(name) for part in told for name in ("title", "source", "text"))
+def _search_result_text(block: dict[str, Any], parts: list[Any]) -> str:
+    objects = [block, *(part for part in parts if isinstance(part, dict))]
+    texts = (part.get(name) for part in objects for name in ("title", "source", "text"))
     return "\n".join(text for text in texts if isinstance(text, str))
 
 
@@ -124,37 +130,37 @@ class Turn(Body):
     content: str | ListOf[AnyBlock]
 
 
-def readable(messages: Any) -> Any:
+def normalize_turns(messages: Any) -> Any:
     """The turns without what has no effect, and with tools' results as text.
 
     Raises InvalidInput if a turn has a block of a kind that its role does not have.
     """
     if not isinstance(messages, list):
         return messages
-    turns = [_readable(turn) if isinstance(turn, dict) else turn for turn in messages]
-    for place, turn in enumerate(turns):
-        _require_known(f"messages[{place}].content", turn)
+    turns = [_normalize_turn(turn) if isinstance(turn, dict) else turn for turn in messages]
+    for index, turn in enumerate(turns):
+        _require_known(f"messages[{index}].content", turn)
     return turns
 
 
-def _readable(turn: dict[str, Any]) -> dict[str, Any]:
+def _normalize_turn(turn: dict[str, Any]) -> dict[str, Any]:
     """One turn in this form.
 
     Claude Code sends system turns without content that only say how to make the answer, and puts
     pages of a PDF that a tool has read beside the tool's result.
     """
     if turn.get("role") == "system":
-        turn = {"content": "", **meant(turn, OF_WORDS)}
+        turn = {"content": "", **without_nulls(turn, SYSTEM_TURN_FIELDS)}
     if not isinstance(blocks := turn.get("content"), list):
         return turn
     if turn.get("role") == "system":
-        blocks = [block for block in blocks if not _of_known_tools(block)]
+        blocks = [block for block in blocks if not _changes_known_tools(block)]
     elif any(isinstance(block, dict) and block.get("type") == "tool_result" for block in blocks):
         blocks = list(map(_as_text, blocks))
     return {**turn, "content": blocks}
 
 
-def _of_known_tools(block: Any) -> bool:
+def _changes_known_tools(block: Any) -> bool:
     """Whether the block only adds or removes known tools: the model knows all from the start."""
     match block:
         case {"type": "tool_removal"}:
@@ -169,12 +175,12 @@ def _require_known(field: str, turn: Any) -> None:
     known = KINDS.get(turn["role"]) if blocks and isinstance(turn.get("role"), str) else None
     if known is None or not isinstance(blocks, list):
         return  # the validation of its form reports it
-    for number, block in enumerate(blocks):
+    for index, block in enumerate(blocks):
         if not isinstance(block, dict):
-            raise InvalidInput(f"{field}[{number}]", "must be an object", block)
+            raise InvalidInput(f"{field}[{index}]", "must be an object", block)
         if block.get("type") not in known:
             rule = f"must be one of {', '.join(known)} with role {turn['role']}"
-            raise InvalidInput(f"{field}[{number}].type", rule, block.get("type"))
+            raise InvalidInput(f"{field}[{index}].type", rule, block.get("type"))
 
 
 def messages(system: str | Sequence[Text] | None, turns: Sequence[Turn]) -> list[dict[str, Any]]:
@@ -182,16 +188,16 @@ def messages(system: str | Sequence[Text] | None, turns: Sequence[Turn]) -> list
 
     Raises InvalidInput if there are none.
     """
-    chat = [message for turn in turns for message in _messages(turn)]
+    chat = [message for turn in turns for message in _turn_messages(turn)]
     first = list(itertools.takewhile(lambda message: message["role"] == "system", chat))
-    words = [*([joined(system)] if system else ()), *(message["content"] for message in first)]
-    chat[: len(first)] = of_system(words)
+    words = [*([join_text(system)] if system else ()), *(message["content"] for message in first)]
+    chat[: len(first)] = system_messages(words)
     if not chat:
         raise InvalidInput("messages", "must say something", [turn.role for turn in turns])
     return chat
 
 
-def goes_on(turns: Sequence[Turn]) -> bool:
+def continues_last_turn(turns: Sequence[Turn]) -> bool:
     """Whether the answer continues the last turn. Raises InvalidInput if that turn has calls."""
     last = turns[-1]
     if last.role != "assistant":
@@ -202,26 +208,26 @@ def goes_on(turns: Sequence[Turn]) -> bool:
     return True
 
 
-def _messages(turn: Turn) -> Iterator[dict[str, Any]]:
+def _turn_messages(turn: Turn) -> Iterator[dict[str, Any]]:
     if turn.role == "system" and not turn.content:
         return
     if isinstance(turn.content, str):
         yield {"role": turn.role, "content": turn.content}
     elif turn.role == "assistant":
-        yield _answer(turn.content)
+        yield _assistant_message(turn.content)
     else:
-        yield from _told(turn.role, turn.content)
+        yield from _user_messages(turn.role, turn.content)
 
 
-def _answer(blocks: Sequence[AnyBlock]) -> dict[str, Any]:
+def _assistant_message(blocks: Sequence[AnyBlock]) -> dict[str, Any]:
     thoughts = [block.thinking for block in blocks if isinstance(block, Thought)]
     called = [block for block in blocks if isinstance(block, Called)]
     texts = [block for block in blocks if isinstance(block, Text)]
-    calls = ((block.id, block.name, _text(block.input)) for block in called)
-    return answered(joined(texts), "\n".join(thoughts), calls)
+    calls = ((block.id, block.name, _arguments_text(block.input)) for block in called)
+    return assistant_message(join_text(texts), "\n".join(thoughts), calls)
 
 
-def _told(role: str, blocks: Sequence[AnyBlock]) -> Iterator[dict[str, Any]]:
+def _user_messages(role: str, blocks: Sequence[AnyBlock]) -> Iterator[dict[str, Any]]:
     """The blocks as messages, in their order; consecutive texts become one message."""
     texts: list[Text] = []
     for block in blocks:
@@ -229,13 +235,13 @@ def _told(role: str, blocks: Sequence[AnyBlock]) -> Iterator[dict[str, Any]]:
             texts.append(block)
         elif isinstance(block, Returned):
             if texts:
-                yield {"role": role, "content": joined(texts)}
+                yield {"role": role, "content": join_text(texts)}
                 texts = []
-            told = {"tool_call_id": block.tool_use_id, "content": joined(block.content)}
-            yield {"role": "tool", **told}
+            result = {"tool_call_id": block.tool_use_id, "content": join_text(block.content)}
+            yield {"role": "tool", **result}
     if texts or not blocks:
-        yield {"role": role, "content": joined(texts)}
+        yield {"role": role, "content": join_text(texts)}
 
 
-def _text(arguments: dict[str, Any]) -> str:
+def _arguments_text(arguments: dict[str, Any]) -> str:
     return json.dumps(arguments, ensure_ascii=False)

@@ -8,41 +8,41 @@ from dataclasses import dataclass
 from draftloop.grammar import Grammar
 from draftloop.grammars.text import with_parts
 from orchestrator.gateway.harmony import ALL, CHANNEL, END, MESSAGE, ROLE, START
-from orchestrator.gateway.reasoning.channels import ChannelReader, begun_in
+from orchestrator.gateway.reasoning.channels import ChannelReader, answer_start_in
 from orchestrator.gateway.reasoning.thought import FORM
 from orchestrator.tokenizer import Tokenizer
 
-SAID = "said"  # the grammar of the final channel's content
+FINAL_CONTENT = "said"  # the grammar of the final channel's content
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelThought:
     """The reasoning that an answer in channels may have.
 
-    `begun`: what the prompt already has of the answer. `tokens`: ids of the marks that are single
-    tokens. `named_tokens`: those of them that are special, which texts show only if named.
+    `answer_start`: what the prompt already has of the answer. `tokens`: ids of the marks that are
+    single tokens. `named_tokens`: those of them that are special, which texts show only if named.
     """
 
-    begun: str
+    answer_start: str
     tokens: dict[str, int]
     named_tokens: frozenset[int]
 
     def reader(self) -> ChannelReader:
         """A new reader; every answer needs its own."""
-        return ChannelReader(self.begun)
+        return ChannelReader(self.answer_start)
 
     def before(self, form: Grammar | None, *, calls: bool) -> Grammar | None:
         """The grammar of free reasoning followed by an answer of that form.
 
         `calls`: the form includes tool calls and brings its messages' headers itself.
         """
-        begun = self.reader().kind
-        if form is None or begun not in (None, "reasoning"):
+        kind = self.reader().kind
+        if form is None or kind not in (None, "reasoning"):
             return form
-        opened = "" if begun is None else "thought "
+        prefix = "" if kind is None else "thought "
         final = "" if calls else self._final
         rules = [
-            f"start: {opened}analysis* {final} @{FORM}",
+            f"start: {prefix}analysis* {final} @{FORM}",
             f'analysis: {self._mark(CHANNEL)} "analysis" {self._mark(MESSAGE)} thought',
             f'thought: words {self._mark(START)} "{ROLE}"',
             *self._words(),
@@ -51,7 +51,7 @@ class ChannelThought:
 
     def headed(self, form: Grammar) -> Grammar:
         """The form with its header, for an answer without calls where calls are possible."""
-        return with_parts(f"start: {self._final} @{SAID}\n", {SAID: form})
+        return with_parts(f"start: {self._final} @{FINAL_CONTENT}\n", {FINAL_CONTENT: form})
 
     @property
     def _final(self) -> str:
@@ -72,4 +72,4 @@ def channels_after(prompt: str, tokenizer: Tokenizer) -> ChannelThought:
     found = {mark: tokenizer.added_token(mark) for mark in ALL}
     tokens = {mark: token for mark, token in found.items() if token is not None}
     named = frozenset(token for token in tokens.values() if tokenizer.is_special(token))
-    return ChannelThought(begun_in(prompt), tokens, named)
+    return ChannelThought(answer_start_in(prompt), tokens, named)

@@ -19,22 +19,22 @@ class TokenPlaces:
 
     def __init__(self) -> None:
         self._starts: list[int] = []
-        self._letters = 0
+        self._length = 0
 
     def add(self, texts: Sequence[str]) -> None:
         """Adds the next tokens."""
         for text in texts:
-            self._starts.append(self._letters)
-            self._letters += len(text)
+            self._starts.append(self._length)
+            self._length += len(text)
 
     def within(self, span: Span) -> int:
         """Number of tokens with text in the span, or with the first bytes of a character in it."""
         first = bisect_left(self._starts, span.start)
         if first and self._end(first - 1) > span.start:
             first -= 1
-        end = self._letters if span.end is None else span.end
+        end = self._length if span.end is None else span.end
         return max(0, bisect_left(self._starts, end) - first)
 
     def _end(self, token: int) -> int:
-        behind = self._starts[token + 1 : token + 2]
-        return behind[0] if behind else self._letters
+        following = self._starts[token + 1 : token + 2]
+        return following[0] if following else self._length

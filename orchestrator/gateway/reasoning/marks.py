@@ -21,7 +21,7 @@ SEED = Marks("seed", "<seed:think>", "</seed:think>")  # of Seed-OSS
 MARKS = {one.name: one for one in (THINK, MISTRAL, SEED)}
 
 
-def detected(template: str) -> Marks | None:
+def detect_marks(template: str) -> Marks | None:
     """The marks that a chat template shows; None if it shows none that are known."""
     shown = (one for one in MARKS.values() if one.begin in template or one.end in template)
     return next(shown, None)

@@ -56,11 +56,13 @@ class Thought:
         return form
 
 
-def thought_after(prompt: str, marks: Marks, tokenizer: Tokenizer, *, begun: str = "") -> Thought:
-    """The reasoning that the answer may have. `begun`: what the prompt already has of it."""
-    text = (begun or prompt).strip()
+def thought_after(
+    prompt: str, marks: Marks, tokenizer: Tokenizer, *, answer_start: str = ""
+) -> Thought:
+    """The reasoning that the answer may have. `answer_start`: what the prompt already has of it."""
+    text = (answer_start or prompt).strip()
     opened, closed = text.endswith(marks.begin), text.endswith(marks.end)
-    if begun:
+    if answer_start:
         opened = text.startswith(marks.begin) and marks.end not in text
         closed = not opened
     found = {mark: tokenizer.added_token(mark) for mark in (marks.begin, marks.end)}

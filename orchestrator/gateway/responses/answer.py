@@ -9,18 +9,18 @@ from typing import Any
 from orchestrator.gateway.errors import problem
 from orchestrator.gateway.event_answer import EventAnswer
 from orchestrator.gateway.formats import ChatFormat
-from orchestrator.gateway.logprobs import OfTokens
+from orchestrator.gateway.logprobs import PendingLogprobs
 from orchestrator.gateway.output import COMPLETED, IN_PROGRESS, INCOMPLETE, Object
 from orchestrator.gateway.responses.body import ResponseBody
 from orchestrator.gateway.responses.names import own_names
 from orchestrator.gateway.responses.output import kinds
-from orchestrator.gateway.responses.tools import names_in_parts, that_take_text
+from orchestrator.gateway.responses.tools import custom_tool_names, namespaced_names
 from orchestrator.gateway.runs import Step
 from orchestrator.gateway.work import Work
 
 FAILED = "failed"
-PLAIN = {"text", "reasoning", "tools", "tool_choice"}
-ECHOED = (
+PLAIN_FIELDS = {"text", "reasoning", "tools", "tool_choice"}
+ECHOED_FIELDS = (
     "instructions", "max_output_tokens", "max_tool_calls", "metadata", "prompt_cache_key",
     "safety_identifier", "top_logprobs", "user",
 )  # fmt: skip
@@ -31,50 +31,50 @@ class ResponseAnswer(EventAnswer):
 
     names, id_prefix = own_names, "resp"
 
-    def __init__(self, work: Work[ChatFormat], said: ResponseBody) -> None:
-        offered = said.offered
-        super().__init__(work, kinds(names_in_parts(offered), that_take_text(offered)))
-        self._said = said
+    def __init__(self, work: Work[ChatFormat], body: ResponseBody) -> None:
+        offered = body.offered
+        super().__init__(work, kinds(namespaced_names(offered), custom_tool_names(offered)))
+        self._body = body
         self._status = IN_PROGRESS
         self._error: Object | None = None
-        self._logprobs = OfTokens()
+        self._logprobs = PendingLogprobs()
         self._events = 0
 
-    def last_words(self, error: Exception) -> bytes:
+    def error_event(self, error: Exception) -> bytes:
         """The event that reports an error which ends the stream."""
         self._status = FAILED
         if self._output.open is not None:
-            self._output.open.said["status"] = INCOMPLETE
+            self._output.open.value["status"] = INCOMPLETE
         self._error = {"code": "server_error", "message": problem(error).message}
-        return self._event(self._about(FAILED))
+        return self._event(self._response_event(FAILED))
 
-    def _opening(self) -> Iterator[Object]:
-        yield self._about("created")
-        yield self._about("in_progress")
+    def _first_events(self) -> Iterator[Object]:
+        yield self._response_event("created")
+        yield self._response_event("in_progress")
 
-    def _taken(self, step: Step) -> Iterator[Object]:
+    def _step_events(self, step: Step) -> Iterator[Object]:
         parts, reason = self._work.form.read(step.choice, step.piece.texts, step.finish_reason)
-        if (written := self._work.written(step.choice, step.piece.logprobs)) is not None:
+        if (written := self._work.format_logprobs(step.choice, step.piece.logprobs)) is not None:
             self._logprobs.add(written["content"])
         yield from self._output.feed(parts, self._logprobs.of)
         if reason is not None:
             self._status = INCOMPLETE if reason == "length" else COMPLETED
             yield from self._output.finish_with_content(self._status)
 
-    def _closing(self) -> Iterator[Object]:
-        yield self._about(self._status)
+    def _last_events(self) -> Iterator[Object]:
+        yield self._response_event(self._status)
 
-    def _event(self, said: Object) -> bytes:
-        numbered = {**said, "sequence_number": self._events}
+    def _event(self, event: Object) -> bytes:
+        numbered = {**event, "sequence_number": self._events}
         self._events += 1
         return super()._event(numbered)
 
-    def _about(self, what: str) -> Object:
+    def _response_event(self, what: str) -> Object:
         return {"type": f"response.{what}", "response": self._answer()}
 
     def _answer(self) -> Object:
-        ended = self._status in (COMPLETED, INCOMPLETE)
-        cut = {"reason": "max_output_tokens"} if self._status == INCOMPLETE else None
+        is_ended = self._status in (COMPLETED, INCOMPLETE)
+        incomplete_details = {"reason": "max_output_tokens"} if self._status == INCOMPLETE else None
         return {
             "id": self._id,
             "object": "response",
@@ -82,28 +82,30 @@ class ResponseAnswer(EventAnswer):
             "model": self._work.model,
             "status": self._status,
             "error": self._error,
-            "incomplete_details": cut,
-            "output": self._output.said,
+            "incomplete_details": incomplete_details,
+            "output": self._output.value,
             **self._echoed,
-            "usage": self._usage() if ended else None,
-            "metrics": self._work.metrics() if ended else None,
+            "usage": self._usage() if is_ended else None,
+            "metrics": self._work.metrics() if is_ended else None,
         }
 
     @functools.cached_property
     def _echoed(self) -> Object:
         """The request's fields, with the values that apply where none was given."""
-        said = self._said
+        body = self._body
         sampling = self._work.generations[0].request.sampling
-        plain: dict[str, Any] = said.model_dump(include=PLAIN, exclude_none=True, by_alias=True)
+        plain: dict[str, Any] = body.model_dump(
+            include=PLAIN_FIELDS, exclude_none=True, by_alias=True
+        )
         return {
-            **{name: getattr(said, name) for name in ECHOED},
+            **{name: getattr(body, name) for name in ECHOED_FIELDS},
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "text": {"format": {"type": "text"}, **plain.get("text", {})},
             "reasoning": {"effort": None, "summary": None, **plain.get("reasoning", {})},
             "tools": plain.get("tools", []),
             "tool_choice": plain.get("tool_choice", "auto"),
-            "parallel_tool_calls": said.parallel_tool_calls is not False,
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
             "previous_response_id": None,
             "background": False,
             "store": False,

@@ -10,18 +10,18 @@ from draftloop.errors import InvalidInput
 from draftloop.logprobs import MAX_TOP_LOGPROBS
 from orchestrator.gateway.body import Body, ListOf, ObjectOf
 from orchestrator.gateway.generating import Count, CountOrZero
-from orchestrator.gateway.other_words import SHARED, InOtherWords
-from orchestrator.gateway.responses.items import Item, messages, require_known, with_more
+from orchestrator.gateway.other_words import CHAT_FIELDS, TranslatedBody
+from orchestrator.gateway.responses.items import Item, all_tools, messages, require_known
 from orchestrator.gateway.responses.names import own_names
 from orchestrator.gateway.responses.tools import (
     AllowedResponseTools,
     AnyTool,
     ChosenResponseTool,
-    that_clients_run,
-    tools_as_in_chats,
+    chat_tools,
+    drop_server_tools,
 )
 from orchestrator.gateway.schemas import Effort, Verbosity
-from orchestrator.gateway.tools.schemas import MOST_TOOLS, Word, by_form
+from orchestrator.gateway.tools.schemas import MAX_TOOLS, Word, by_form
 from orchestrator.gateway.unsupported import RESPONSES, without_unsupported
 
 LOGPROBS = "message.output_text.logprobs"
@@ -31,7 +31,7 @@ ResponseToolChoice = Annotated[
     | Annotated[AllowedResponseTools, Tag("item:several")],
     by_form(),
 ]
-AS_IN_CHATS = SHARED | {"tool_choice", "parallel_tool_calls"}
+CHAT_FIELD_NAMES = CHAT_FIELDS | {"tool_choice", "parallel_tool_calls"}
 
 
 class Thinking(Body):
@@ -61,14 +61,14 @@ class TextFormat(Body):
     strict: bool | None = Field(None, description="of no effect: the schema always holds")
 
     @model_validator(mode="after")
-    def _schema_where_it_belongs(self) -> Self:
+    def _check_schema_place(self) -> Self:
         if (self.type == "json_schema") != (self.schema_ is not None):
             rule = "must be given with type json_schema, and with no other"
             raise InvalidInput("text.format.schema", rule, f"type {self.type}")
         return self
 
     @property
-    def as_in_chats(self) -> dict[str, Any]:
+    def chat_form(self) -> dict[str, Any]:
         """A chat's `response_format`, which has the schema in an object of its own."""
         schema = None if self.schema_ is None else {"schema": self.schema_}
         return {"type": self.type, "json_schema": schema}
@@ -93,7 +93,7 @@ class ResponseStreamOptions(Body):
     )
 
 
-class ResponseBody(InOtherWords):
+class ResponseBody(TranslatedBody):
     """`POST /v1/responses`. Clients send the whole conversation: this server stores none."""
 
     input: str | ListOf[Item]
@@ -107,7 +107,7 @@ class ResponseBody(InOtherWords):
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     text: TextOptions | None = None
     reasoning: Thinking | None = None
-    tools: Annotated[ListOf[AnyTool], Field(max_length=MOST_TOOLS)] | None = Field(
+    tools: Annotated[ListOf[AnyTool], Field(max_length=MAX_TOOLS)] | None = Field(
         None,
         description="functions, custom tools, and namespaces of them; OpenAI's own tools are not "
         "offered to the model",
@@ -127,36 +127,36 @@ class ResponseBody(InOtherWords):
 
     @model_validator(mode="before")
     @classmethod
-    def _supported(cls, body: Any) -> Any:
+    def _drop_unsupported(cls, body: Any) -> Any:
         body = without_unsupported(body, RESPONSES)
         if not isinstance(body, dict) or body.get("input") is None:
             return body
         require_known(body["input"])
-        return {**body, "tools": that_clients_run(body.get("tools"))}
+        return {**body, "tools": drop_server_tools(body.get("tools"))}
 
     @model_validator(mode="after")
-    def _as_a_chat(self) -> Self:
-        said = self.model_dump(include=AS_IN_CHATS, exclude_none=True, by_alias=True)
-        said["messages"] = messages(self.instructions, self.input)
-        said["max_completion_tokens"] = self.max_output_tokens
-        if self.tells_logprobs:
-            said |= {"logprobs": True, "top_logprobs": self.top_logprobs}
+    def _translate_to_chat(self) -> Self:
+        fields = self.model_dump(include=CHAT_FIELD_NAMES, exclude_none=True, by_alias=True)
+        fields["messages"] = messages(self.instructions, self.input)
+        fields["max_completion_tokens"] = self.max_output_tokens
+        if self.wants_logprobs:
+            fields |= {"logprobs": True, "top_logprobs": self.top_logprobs}
         if self.text is not None and self.text.format is not None:
-            said["response_format"] = self.text.format.as_in_chats
+            fields["response_format"] = self.text.format.chat_form
         if self.reasoning is not None:
-            said["reasoning_effort"] = self.reasoning.effort
-        said["tools"] = tools_as_in_chats(self.offered)
+            fields["reasoning_effort"] = self.reasoning.effort
+        fields["tools"] = chat_tools(self.offered)
         if isinstance(self.tool_choice, ChosenResponseTool | AllowedResponseTools):
-            said["tool_choice"] = self.tool_choice.as_in_chats
-        self._become(said, own_names)
+            fields["tool_choice"] = self.tool_choice.chat_form
+        self._set_chat(fields, own_names)
         return self
 
     @property
     def offered(self) -> list[AnyTool]:
         """All tools that may be called."""
-        return with_more(self.tools or (), self.input)
+        return all_tools(self.tools or (), self.input)
 
     @property
-    def tells_logprobs(self) -> bool:
+    def wants_logprobs(self) -> bool:
         """Whether the client asks for the tokens' log-probabilities."""
         return LOGPROBS in (self.include or ()) or bool(self.top_logprobs)

@@ -21,7 +21,7 @@ HEAD = re.compile(rf'\s*\{{\s*"{NAME}"\s*:\s*"')
 # The part of a string whose meaning is certain: up to its closing quote, or an incomplete escape.
 WRITTEN = re.compile(r'(?:[^"\\]+|\\[^u]|\\u(?:[0-9a-fA-F]{4}|(?![0-9a-fA-F]{0,3}\Z)))*')
 ESCAPED = re.compile(r'\\(?:u([0-9a-fA-F]{4})|(["\\/bfnrt]))')
-LETTERS = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+ESCAPED_CHARACTERS = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 UTF_16 = "utf-16-le"  # the encoding of JSON's escapes
 
 
@@ -38,35 +38,35 @@ class InputReader:
 
     def __init__(self) -> None:
         self._held = ""
-        self._begun = False
-        self._halves = codecs.getincrementaldecoder(UTF_16)("replace")  # of surrogate pairs
+        self._has_begun = False
+        self._decoder = codecs.getincrementaldecoder(UTF_16)("replace")  # of surrogate pairs
 
     def feed(self, arguments: str) -> str:
         """Reads more of the arguments; returns the text that has become certain."""
         self._held += arguments
-        if not self._begun:
+        if not self._has_begun:
             head = HEAD.match(self._held)
             if head is None:
                 return ""
-            self._begun, self._held = True, self._held[head.end() :]
+            self._has_begun, self._held = True, self._held[head.end() :]
         written = WRITTEN.match(self._held)
         assert written is not None  # it may be empty
         self._held = self._held[written.end() :]
-        said = ESCAPED.sub(_letter, written[0])
-        return self._halves.decode(said.encode(UTF_16, "surrogatepass"))
+        unescaped = ESCAPED.sub(_unescape, written[0])
+        return self._decoder.decode(unescaped.encode(UTF_16, "surrogatepass"))
 
     def rest(self) -> str:
         """The rest at the end; the whole text if the arguments do not begin as expected."""
-        if self._begun:
-            return self._halves.decode(b"", final=True)
+        if self._has_begun:
+            return self._decoder.decode(b"", final=True)
         try:
-            said = from_json(self._held, allow_partial=True)
+            parsed = from_json(self._held, allow_partial=True)
         except ValueError:
             return self._held
-        if isinstance(said, dict) and isinstance(said.get(NAME), str):
-            return str(said[NAME])
-        return self._held if said else ""
+        if isinstance(parsed, dict) and isinstance(parsed.get(NAME), str):
+            return str(parsed[NAME])
+        return self._held if parsed else ""
 
 
-def _letter(found: re.Match[str]) -> str:
-    return chr(int(found[1], 16)) if found[1] else LETTERS.get(found[2], found[2])
+def _unescape(found: re.Match[str]) -> str:
+    return chr(int(found[1], 16)) if found[1] else ESCAPED_CHARACTERS.get(found[2], found[2])

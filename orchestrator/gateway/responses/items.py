@@ -9,29 +9,35 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Tag, field_validator
 
 from draftloop.errors import InvalidInput
-from orchestrator.gateway.body import ListOf, SentBack, by_type
+from orchestrator.gateway.body import EchoedBody, ListOf, by_type
 from orchestrator.gateway.errors import Unsupported
-from orchestrator.gateway.messages import UNREAD, UNSEEN, answered, joined, of_system
+from orchestrator.gateway.messages import (
+    UNREADABLE_FILE,
+    UNSEEN_IMAGE,
+    assistant_message,
+    join_text,
+    system_messages,
+)
 from orchestrator.gateway.responses.custom_input import as_arguments
-from orchestrator.gateway.responses.tools import AnyTool, full_name, that_clients_run
+from orchestrator.gateway.responses.tools import AnyTool, drop_server_tools, full_name
 from orchestrator.gateway.tools.schemas import FunctionName
 
 Message = dict[str, Any]
 
-SYSTEMS = ("system", "developer")
+SYSTEM_ROLES = ("system", "developer")
 
 # Of no effect here: hints, and fields that an answer's items have when clients send them back.
-OF_NO_EFFECT = (
+IGNORED_FIELDS = (
     "id", "status", "annotations", "logprobs", "parsed", "parsed_arguments", "phase", "caller",
     "prompt_cache_breakpoint",  # prefixes are cached without it
     "internal_chat_message_metadata_passthrough",  # what Codex notes for itself
 )  # fmt: skip
 
 
-class Part(SentBack):
+class Part(EchoedBody):
     """Base of the items and of their parts."""
 
-    of_no_effect: ClassVar[Collection[str]] = OF_NO_EFFECT
+    ignored_fields: ClassVar[Collection[str]] = IGNORED_FIELDS
 
 
 class Text(Part):
@@ -71,7 +77,7 @@ class AnyCall(Part):
         raise NotImplementedError
 
     @property
-    def as_in_chats(self) -> tuple[str, str, str]:
+    def chat_form(self) -> tuple[str, str, str]:
         """Id, name and arguments."""
         return self.call_id, full_name(self.namespace, self.name), self.written
 
@@ -103,26 +109,26 @@ class CustomCalled(AnyCall):
 class FromAgent(Part):
     """A message of another of the client's agents; Codex instructs its subagents with it."""
 
-    of_no_effect = (*OF_NO_EFFECT, "author", "recipient")  # the text says them, too
+    ignored_fields = (*IGNORED_FIELDS, "author", "recipient")  # the text says them, too
     type: Literal["agent_message"]
     content: str | ListOf[Text]
 
     @field_validator("content", mode="before")
     @classmethod
-    def _written(cls, content: Any) -> Any:
+    def _content_as_text(cls, content: Any) -> Any:
         return list(map(_as_text, content)) if isinstance(content, list) else content
 
 
 class Returned(Part):
     """The result of a call."""
 
-    of_no_effect = (*OF_NO_EFFECT, "name", "namespace")  # the call has them, too
+    ignored_fields = (*IGNORED_FIELDS, "name", "namespace")  # the call has them, too
     call_id: str
     output: str | ListOf[Text]
 
     @field_validator("output", mode="before")
     @classmethod
-    def _brought(cls, output: Any) -> Any:
+    def _output_as_text(cls, output: Any) -> Any:
         return list(map(_as_text, output)) if isinstance(output, list) else output
 
 
@@ -141,22 +147,22 @@ class CustomReturned(Returned):
 class MoreTools(Part):
     """Tools that may be called besides `tools`; newer versions of Codex send all their tools so."""
 
-    of_no_effect = (*OF_NO_EFFECT, "role")
+    ignored_fields = (*IGNORED_FIELDS, "role")
     type: Literal["additional_tools"]
     tools: ListOf[AnyTool]
 
     @field_validator("tools", mode="before")
     @classmethod
-    def _offered(cls, tools: Any) -> Any:
-        return that_clients_run(tools)
+    def _drop_server_tools(cls, tools: Any) -> Any:
+        return drop_server_tools(tools)
 
 
 def _as_text(part: Any) -> Any:
     match part:
         case {"type": "input_image"}:
-            return {"type": "input_text", "text": UNSEEN}
+            return {"type": "input_text", "text": UNSEEN_IMAGE}
         case {"type": "input_file"}:
-            return {"type": "input_text", "text": UNREAD}
+            return {"type": "input_text", "text": UNREADABLE_FILE}
         case {"type": "encrypted_content", "encrypted_content": str(text)}:
             # Only OpenAI's servers encrypt it: what a model wrote here is plain text.
             return {"type": "input_text", "text": text}
@@ -182,68 +188,70 @@ Item = Annotated[
 ]
 
 
-def require_known(said: Any) -> None:
+def require_known(value: Any) -> None:
     """Raises InvalidInput if the input is neither text nor items of known kinds."""
-    if isinstance(said, str):
+    if isinstance(value, str):
         return
-    if not isinstance(said, list) or not said:
-        raise InvalidInput("input", "must be a text, or items of a conversation", said)
-    for place, item in enumerate(said):
+    if not isinstance(value, list) or not value:
+        raise InvalidInput("input", "must be a text, or items of a conversation", value)
+    for index, item in enumerate(value):
         if not isinstance(item, dict):
-            raise InvalidInput(f"input[{place}]", "must be an object", item)
+            raise InvalidInput(f"input[{index}]", "must be an object", item)
         if (kind := item.get("type") or KINDS[0]) == "item_reference":
             rule = (
                 "must be the item itself: this server keeps no answers "
                 "(clients that refer to items send them where they are told store: false)"
             )
-            raise Unsupported(f"input[{place}].type", rule, kind)
+            raise Unsupported(f"input[{index}].type", rule, kind)
         if kind not in KINDS:
             rule = f"must be one of {', '.join(KINDS)}"
-            raise InvalidInput(f"input[{place}].type", rule, kind)
+            raise InvalidInput(f"input[{index}].type", rule, kind)
 
 
-def messages(instructions: str | None, said: str | Sequence[Item]) -> list[Message]:
+def messages(instructions: str | None, value: str | Sequence[Item]) -> list[Message]:
     """The chat's messages: instructions first, and each earlier answer as one message."""
     words = [instructions] if instructions else []
-    if isinstance(said, str):
-        return [*of_system(words), {"role": "user", "content": said}]
-    begun = list(itertools.takewhile(_is_before_turns, said))
-    turns = of_system([*words, *(joined(it.content) for it in begun if isinstance(it, Turn))])
-    answer = _Answer()
-    for item in said[len(begun) :]:
-        if not answer.takes(item):
-            turns.extend(answer.told())
-            answer = _Answer()
+    if isinstance(value, str):
+        return [*system_messages(words), {"role": "user", "content": value}]
+    leading = list(itertools.takewhile(_is_leading_item, value))
+    turns = system_messages(
+        [*words, *(join_text(it.content) for it in leading if isinstance(it, Turn))]
+    )
+    answer = _AnswerMessage()
+    for item in value[len(leading) :]:
+        if not answer.can_take(item):
+            turns.extend(answer.to_messages())
+            answer = _AnswerMessage()
         match item:
             case Reasoned():
-                answer.reasoning = joined(item.content or item.summary)
+                answer.reasoning = join_text(item.content or item.summary)
             case Turn(role="assistant"):
-                answer.content = joined(item.content)
+                answer.content = join_text(item.content)
             case Called() | CustomCalled():
                 answer.calls.append(item)
             case Turn():
-                turns.append({"role": item.role, "content": joined(item.content)})
+                turns.append({"role": item.role, "content": join_text(item.content)})
             case FromAgent():
-                turns.append({"role": "user", "content": joined(item.content)})
+                turns.append({"role": "user", "content": join_text(item.content)})
             case Returned():
-                told = {"tool_call_id": item.call_id, "content": joined(item.output)}
-                turns.append({"role": "tool", **told})
-    return [*turns, *answer.told()]
+                result = {"tool_call_id": item.call_id, "content": join_text(item.output)}
+                turns.append({"role": "tool", **result})
+    return [*turns, *answer.to_messages()]
 
 
-def _is_before_turns(item: Item) -> bool:
-    return isinstance(item, MoreTools) or (isinstance(item, Turn) and item.role in SYSTEMS)
+def _is_leading_item(item: Item) -> bool:
+    return isinstance(item, MoreTools) or (isinstance(item, Turn) and item.role in SYSTEM_ROLES)
 
 
-def with_more(tools: Sequence[AnyTool], said: str | Sequence[Item]) -> list[AnyTool]:
+def all_tools(tools: Sequence[AnyTool], value: str | Sequence[Item]) -> list[AnyTool]:
     """All tools that may be called; if the input repeats one, its last definition holds."""
-    items = () if isinstance(said, str) else said
+    items = () if isinstance(value, str) else value
     more = [tool for item in items if isinstance(item, MoreTools) for tool in item.tools]
     last = {(tool.type, tool.name): tool for tool in more}
     return [*(tool for tool in tools if (tool.type, tool.name) not in last), *last.values()]
 
 
-class _Answer:
+class _AnswerMessage:
     """Collects the items of one answer for one message: reasoning, then content, then calls."""
 
     def __init__(self) -> None:
@@ -251,7 +259,7 @@ class _Answer:
         self.content: str | None = None
         self.calls: list[Called | CustomCalled] = []
 
-    def takes(self, item: Item) -> bool:
+    def can_take(self, item: Item) -> bool:
         """Whether the item continues this answer."""
         match item:
             case Reasoned():
@@ -260,9 +268,9 @@ class _Answer:
                 return self.content is None and not self.calls
         return isinstance(item, Called | CustomCalled)
 
-    def told(self) -> list[Message]:
+    def to_messages(self) -> list[Message]:
         """The message in a list; an empty list if there are no items."""
         if not (self.reasoning or self.content is not None or self.calls):
             return []
-        calls = (call.as_in_chats for call in self.calls)
-        return [answered(self.content or "", self.reasoning, calls)]
+        calls = (call.chat_form for call in self.calls)
+        return [assistant_message(self.content or "", self.reasoning, calls)]

@@ -8,15 +8,15 @@ from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from orchestrator.gateway.output import IN_PROGRESS, Growing, Grown, Kinds, Object
+from orchestrator.gateway.output import IN_PROGRESS, Kinds, Object, OutputItem, TextBuffer
 from orchestrator.gateway.parts import CallPart
 from orchestrator.gateway.responses.custom_input import InputReader
 
 Names = Mapping[str, Mapping[str, str]]
-TOLD_AT_THE_END = ("text", "logprobs")  # a part's fields in the event that its text is whole
+DONE_FIELDS = ("text", "logprobs")  # a part's fields in the event that its text is whole
 
 
-class Item(Growing):
+class Item(OutputItem):
     """An item of the output, with an id of its own."""
 
     prefix: ClassVar[str]
@@ -25,32 +25,32 @@ class Item(Growing):
         self._fields: Object = {"id": f"{self.prefix}_{uuid.uuid4().hex}", **fields}
         self._fields["status"] = IN_PROGRESS
         self._index = index
-        self._text = Grown()
+        self._text = TextBuffer()
 
     @property
-    def said(self) -> Object:
-        self._tell(str(self._text))
+    def value(self) -> Object:
+        self._write_text(str(self._text))
         return self._fields
 
     @abstractmethod
-    def _tell(self, text: str) -> None:
+    def _write_text(self, text: str) -> None:
         """Writes the text so far into its field."""
 
     def opening(self) -> Iterator[Object]:
-        yield self._of_output("added")
+        yield self._output_event("added")
 
     @abstractmethod
-    def _whole(self) -> Iterator[Object]:
+    def _done_events(self) -> Iterator[Object]:
         """Events that the item's text is whole."""
 
     def closing(self, status: str) -> Iterator[Object]:
-        self._tell(str(self._text))
-        yield from self._whole()
+        self._write_text(str(self._text))
+        yield from self._done_events()
         self._fields["status"] = status
-        yield self._of_output("done")
+        yield self._output_event("done")
 
-    def _of_output(self, what: str) -> Object:
-        item = copy.deepcopy(self.said)
+    def _output_event(self, what: str) -> Object:
+        item = copy.deepcopy(self.value)
         return {"type": f"response.output_item.{what}", "output_index": self._index, "item": item}
 
     def _event(self, what: str, fields: Object) -> Object:
@@ -62,30 +62,30 @@ class TextItem(Item):
     """An item with one text."""
 
     text_type: ClassVar[str]
-    of_text: ClassVar[Object]
+    part_fields: ClassVar[Object]
 
     def __init__(self, index: int, **fields: Any) -> None:
         super().__init__(index, content=[], **fields)
-        self._part: Object = {"type": self.text_type, "text": "", **copy.deepcopy(self.of_text)}
+        self._part: Object = {"type": self.text_type, "text": "", **copy.deepcopy(self.part_fields)}
 
     def opening(self) -> Iterator[Object]:
         yield from super().opening()
-        yield self._of_content("content_part.added", {"part": copy.deepcopy(self._part)})
+        yield self._content_event("content_part.added", {"part": copy.deepcopy(self._part)})
         self._fields["content"].append(self._part)
 
-    def growing(self, text: str, logprobs: Sequence[Object]) -> Iterator[Object]:
+    def add_text(self, text: str, logprobs: Sequence[Object]) -> Iterator[Object]:
         self._text.add(text)
-        yield self._of_content(f"{self.text_type}.delta", {"delta": text})
+        yield self._content_event(f"{self.text_type}.delta", {"delta": text})
 
-    def _tell(self, text: str) -> None:
+    def _write_text(self, text: str) -> None:
         self._part["text"] = text
 
-    def _whole(self) -> Iterator[Object]:
-        told = {name: value for name, value in self._part.items() if name in TOLD_AT_THE_END}
-        yield self._of_content(f"{self.text_type}.done", copy.deepcopy(told))
-        yield self._of_content("content_part.done", {"part": copy.deepcopy(self._part)})
+    def _done_events(self) -> Iterator[Object]:
+        fields = {name: value for name, value in self._part.items() if name in DONE_FIELDS}
+        yield self._content_event(f"{self.text_type}.done", copy.deepcopy(fields))
+        yield self._content_event("content_part.done", {"part": copy.deepcopy(self._part)})
 
-    def _of_content(self, what: str, fields: Object) -> Object:
+    def _content_event(self, what: str, fields: Object) -> Object:
         return self._event(what, {"content_index": 0, **fields})
 
 
@@ -93,14 +93,14 @@ class MessageItem(TextItem):
     """Text of the answer."""
 
     prefix, text_type = "msg", "output_text"
-    of_text: ClassVar[Object] = {"annotations": [], "logprobs": []}
+    part_fields: ClassVar[Object] = {"annotations": [], "logprobs": []}
 
     def __init__(self, index: int) -> None:
         super().__init__(index, type="message", role="assistant")
 
-    def growing(self, text: str, logprobs: Sequence[Object]) -> Iterator[Object]:
+    def add_text(self, text: str, logprobs: Sequence[Object]) -> Iterator[Object]:
         self._part["logprobs"].extend(logprobs)
-        for event in super().growing(text, logprobs):
+        for event in super().add_text(text, logprobs):
             yield {**event, "logprobs": [*logprobs]}
 
 
@@ -108,7 +108,7 @@ class ReasoningItem(TextItem):
     """Reasoning before the answer."""
 
     prefix, text_type = "rs", "reasoning_text"
-    of_text: ClassVar[Object] = {}
+    part_fields: ClassVar[Object] = {}
 
     def __init__(self, index: int) -> None:
         super().__init__(index, type="reasoning", summary=[])
@@ -120,19 +120,19 @@ class CallItem(Item):
     prefix = "fc"
 
     def __init__(self, names: Names, index: int, part: CallPart) -> None:
-        called = {**names.get(part.name, {"name": part.name}), "arguments": ""}
-        super().__init__(index, type="function_call", call_id=part.call_id, **called)
+        fields = {**names.get(part.name, {"name": part.name}), "arguments": ""}
+        super().__init__(index, type="function_call", call_id=part.call_id, **fields)
 
-    def growing(self, text: str, logprobs: Sequence[Object]) -> Iterator[Object]:
+    def add_text(self, text: str, logprobs: Sequence[Object]) -> Iterator[Object]:
         self._text.add(text)
         yield self._event("function_call_arguments.delta", {"delta": text})
 
-    def _tell(self, text: str) -> None:
+    def _write_text(self, text: str) -> None:
         self._fields["arguments"] = text
 
-    def _whole(self) -> Iterator[Object]:
-        told = {name: self._fields[name] for name in ("name", "arguments")}
-        yield self._event("function_call_arguments.done", told)
+    def _done_events(self) -> Iterator[Object]:
+        fields = {name: self._fields[name] for name in ("name", "arguments")}
+        yield self._event("function_call_arguments.done", fields)
 
 
 class CustomCallItem(Item):
@@ -141,35 +141,35 @@ class CustomCallItem(Item):
     prefix = "ctc"
 
     def __init__(self, names: Names, index: int, part: CallPart) -> None:
-        called = {**names.get(part.name, {"name": part.name}), "input": ""}
-        super().__init__(index, type="custom_tool_call", call_id=part.call_id, **called)
+        fields = {**names.get(part.name, {"name": part.name}), "input": ""}
+        super().__init__(index, type="custom_tool_call", call_id=part.call_id, **fields)
         self._reader = InputReader()
 
-    def growing(self, text: str, logprobs: Sequence[Object]) -> Iterator[Object]:
-        yield from self._more(self._reader.feed(text))
+    def add_text(self, text: str, logprobs: Sequence[Object]) -> Iterator[Object]:
+        yield from self._text_events(self._reader.feed(text))
 
-    def _tell(self, text: str) -> None:
+    def _write_text(self, text: str) -> None:
         self._fields["input"] = text
 
-    def _whole(self) -> Iterator[Object]:
-        yield from self._more(self._reader.rest())
+    def _done_events(self) -> Iterator[Object]:
+        yield from self._text_events(self._reader.rest())
         yield self._event("custom_tool_call_input.done", {"input": str(self._text)})
 
-    def _more(self, text: str) -> Iterator[Object]:
+    def _text_events(self, text: str) -> Iterator[Object]:
         self._text.add(text)
         if text:
             yield self._event("custom_tool_call_input.delta", {"delta": text})
 
 
-def kinds(names: Names, taking_text: Collection[str] = ()) -> Kinds:
-    """Makers of an answer's items. `taking_text`: full names of the tools that take text.
+def kinds(names: Names, custom_tools: Collection[str] = ()) -> Kinds:
+    """Makers of an answer's items. `custom_tools`: full names of the tools that take text.
 
     `names`: as in `CallItem`.
     """
 
-    def called(index: int, part: CallPart) -> Item:
-        if part.name in taking_text:
+    def make_call(index: int, part: CallPart) -> Item:
+        if part.name in custom_tools:
             return CustomCallItem(names, index, part)
         return CallItem(names, index, part)
 
-    return Kinds(ReasoningItem, MessageItem, called)
+    return Kinds(ReasoningItem, MessageItem, make_call)

@@ -11,10 +11,10 @@ from orchestrator.gateway.body import Body, ListOf, by_type
 from orchestrator.gateway.responses.custom_input import ARGUMENTS
 from orchestrator.gateway.tools.schemas import Function, FunctionName
 
-CALLED = (None, "function", "custom")
+CLIENT_TOOL_TYPES = (None, "function", "custom")
 
 
-class Hinted(Body):
+class HintFields(Body):
     """Fields without effect that both kinds of tools may have."""
 
     defer_loading: bool | None = Field(None, description="of no effect: all are told at once")
@@ -23,14 +23,14 @@ class Hinted(Body):
     )
 
 
-class ResponseTool(Hinted, Function):
+class ResponseTool(HintFields, Function):
     """A function that may be called, with all its fields in one object."""
 
     type: Literal["function"]
     output_schema: dict[str, Any] | None = Field(None, description="of no effect")
 
     @property
-    def as_in_chats(self) -> dict[str, Any]:
+    def chat_form(self) -> dict[str, Any]:
         """The same with the function's fields in an object of its own."""
         function = self.model_dump(include=set(Function.model_fields), exclude_none=True)
         return {"type": self.type, "function": function}
@@ -44,7 +44,7 @@ class InputFormat(Body):
     definition: str | None = Field(None, description="the model is told of it, and not held to it")
 
 
-class CustomTool(Hinted):
+class CustomTool(HintFields):
     """A tool that takes a text; for the model, a function with one argument."""
 
     type: Literal["custom"]
@@ -53,19 +53,23 @@ class CustomTool(Hinted):
     format: InputFormat | None = None
 
     @property
-    def as_in_chats(self) -> dict[str, Any]:
+    def chat_form(self) -> dict[str, Any]:
         """The tool as a function, whose description says what its text must look like."""
-        function = {"name": self.name, "description": self._told, "parameters": ARGUMENTS}
+        function = {
+            "name": self.name,
+            "description": self._chat_description,
+            "parameters": ARGUMENTS,
+        }
         return {"type": "function", "function": function}
 
     @property
-    def _told(self) -> str | None:
+    def _chat_description(self) -> str | None:
         if self.format is None or self.format.definition is None:
             return self.description
         regex = self.format.syntax == "regex"
         kind = "regular expression" if regex else "grammar in Lark's notation"
-        form = f"`input` must fit this {kind}:\n{self.format.definition}"
-        return f"{self.description}\n\n{form}" if self.description else form
+        requirement = f"`input` must fit this {kind}:\n{self.format.definition}"
+        return f"{self.description}\n\n{requirement}" if self.description else requirement
 
 
 OneTool = Annotated[
@@ -101,7 +105,7 @@ class ChosenResponseTool(Body):
     namespace: FunctionName | None = None
 
     @property
-    def as_in_chats(self) -> dict[str, Any]:
+    def chat_form(self) -> dict[str, Any]:
         """The same with the full name in an object of its own."""
         return {"type": "function", "function": {"name": full_name(self.namespace, self.name)}}
 
@@ -115,13 +119,13 @@ class AllowedResponseTools(Body):
 
     @field_validator("tools", mode="before")
     @classmethod
-    def _that_clients_run(cls, tools: Any) -> Any:
-        return _of_types(tools, CALLED)
+    def _drop_server_tools(cls, tools: Any) -> Any:
+        return _of_types(tools, CLIENT_TOOL_TYPES)
 
     @property
-    def as_in_chats(self) -> dict[str, Any]:
+    def chat_form(self) -> dict[str, Any]:
         """The same with mode and tools in an object of its own."""
-        tools = [tool.as_in_chats for tool in self.tools]
+        tools = [tool.chat_form for tool in self.tools]
         return {"type": self.type, "allowed_tools": {"mode": self.mode, "tools": tools}}
 
 
@@ -130,32 +134,34 @@ def full_name(namespace: str | None, name: str) -> str:
     return name if namespace is None else f"{namespace}__{name}"
 
 
-def tools_as_in_chats(tools: Sequence[AnyTool]) -> list[dict[str, Any]]:
+def chat_tools(tools: Sequence[AnyTool]) -> list[dict[str, Any]]:
     """The tools as a chat's functions, under full names since chats have no namespaces."""
-    told = []
-    for namespace, tool in _each(tools):
-        said = tool.as_in_chats
-        said["function"]["name"] = full_name(namespace, tool.name)
-        told.append(said)
-    return told
+    functions = []
+    for namespace, tool in _each_tool(tools):
+        function = tool.chat_form
+        function["function"]["name"] = full_name(namespace, tool.name)
+        functions.append(function)
+    return functions
 
 
-def names_in_parts(tools: Sequence[AnyTool]) -> dict[str, dict[str, str]]:
+def namespaced_names(tools: Sequence[AnyTool]) -> dict[str, dict[str, str]]:
     """Name and namespace of each tool in a namespace, by its full name."""
     return {
         full_name(namespace, tool.name): {"name": tool.name, "namespace": namespace}
-        for namespace, tool in _each(tools)
+        for namespace, tool in _each_tool(tools)
         if namespace is not None
     }
 
 
-def that_take_text(tools: Sequence[AnyTool]) -> frozenset[str]:
+def custom_tool_names(tools: Sequence[AnyTool]) -> frozenset[str]:
     """Full names of the custom tools, which take text."""
-    each = _each(tools)
-    return frozenset(full_name(space, one.name) for space, one in each if one.type == "custom")
+    namespaced = _each_tool(tools)
+    return frozenset(
+        full_name(space, one.name) for space, one in namespaced if one.type == "custom"
+    )
 
 
-def _each(tools: Sequence[AnyTool]) -> Iterator[tuple[str | None, OneTool]]:
+def _each_tool(tools: Sequence[AnyTool]) -> Iterator[tuple[str | None, OneTool]]:
     """Each tool with the namespace that it is in, or None."""
     for tool in tools:
         if isinstance(tool, Namespace):
@@ -164,13 +170,13 @@ def _each(tools: Sequence[AnyTool]) -> Iterator[tuple[str | None, OneTool]]:
             yield None, tool
 
 
-def that_clients_run(tools: Any) -> Any:
+def drop_server_tools(tools: Any) -> Any:
     """The tools without those that only OpenAI's servers can run, or only its models can call."""
-    told = _of_types(tools, (*CALLED, "namespace"))
-    for place, tool in enumerate(told if isinstance(told, list) else ()):
+    kept = _of_types(tools, (*CLIENT_TOOL_TYPES, "namespace"))
+    for index, tool in enumerate(kept if isinstance(kept, list) else ()):
         if isinstance(tool, dict) and tool.get("type") == "namespace":
-            told[place] = {**tool, "tools": _of_types(tool.get("tools"), CALLED)}
-    return told
+            kept[index] = {**tool, "tools": _of_types(tool.get("tools"), CLIENT_TOOL_TYPES)}
+    return kept
 
 
 def _of_types(tools: Any, types: Sequence[str | None]) -> Any:

@@ -7,7 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from draftloop.errors import InvalidInput
-from orchestrator.gateway.tools.fields import CHOICES, MOST_HOPS, choices_of, referred
+from orchestrator.gateway.tools.fields import (
+    CHOICE_KEYS,
+    MAX_REFERENCES,
+    choices_of,
+    resolve_reference,
+)
 from orchestrator.gateway.tools.grammar import either, literal
 from orchestrator.gateway.tools.notation import Mark
 
@@ -15,28 +20,35 @@ ANY = "/(?s:.*)/"
 
 
 def text_rules(
-    name: str, schema: dict[str, Any], end: str, mark: Mark, *, without: Sequence[str]
+    name: str, schema: dict[str, Any], end: str, mark: Mark, *, forbidden: Sequence[str]
 ) -> tuple[str, list[str]]:
     """An expression for such a text followed by `end`, and the rules that the expression uses.
 
     `name` begins the rules' names, `end` may be a mark, and the text contains none of the marks
-    `without`. Of what schemas say, only `format` is not enforced.
+    `forbidden`. Of what schemas say, only `format` is not enforced.
     """
     closing, choices, rules = mark(end), [], []
-    spelled = closing == literal(end)
-    for number, one in enumerate(_alternatives(schema, schema)):
-        values = one["enum"] if "enum" in one else [one["const"]] if "const" in one else None
+    is_literal = closing == literal(end)
+    for index, alternative in enumerate(_alternatives(schema, schema)):
+        values = (
+            alternative["enum"]
+            if "enum" in alternative
+            else [alternative["const"]]
+            if "const" in alternative
+            else None
+        )
         if values is not None:
-            texts = [str(value) for value in values if _has_none(str(value), without)]
+            texts = [str(value) for value in values if _require_without(str(value), forbidden)]
             choices += [
-                literal(text + end) if spelled else f"{literal(text)} {closing}" for text in texts
+                literal(text + end) if is_literal else f"{literal(text)} {closing}"
+                for text in texts
             ]
             continue
-        part = f"{name}_text_{number}"
-        terms = " & ".join([*_terms(one), _without(without)])
+        part = f"{name}_text_{index}"
+        terms = " & ".join([*_terms(alternative), _excluding(forbidden)])
         ended = f"{part}[suffix={closing}]: {part.upper()}"
         rules += [
-            ended if spelled else f"{part}: {part.upper()} {closing}",
+            ended if is_literal else f"{part}: {part.upper()} {closing}",
             f"{part.upper()}: {terms}",
         ]
         choices.append(part)
@@ -45,21 +57,21 @@ def text_rules(
 
 def _alternatives(schema: Any, root: dict[str, Any], hops: int = 0) -> list[dict[str, Any]]:
     """The schema itself, or the schemas that it lets choose from."""
-    if not isinstance(schema, dict) or hops > MOST_HOPS:
+    if not isinstance(schema, dict) or hops > MAX_REFERENCES:
         return [{}]
     if isinstance(target := schema.get("$ref"), str):
-        return _alternatives(referred(target, root), root, hops + 1)
-    for key in CHOICES:
-        several = choices_of(schema, key)
-        if key == "allOf" and len(several) > 1:
+        return _alternatives(resolve_reference(target, root), root, hops + 1)
+    for key in CHOICE_KEYS:
+        schemas = choices_of(schema, key)
+        if key == "allOf" and len(schemas) > 1:
             rule = "must have texts of one schema each, as this model writes calls"
             raise InvalidInput("tools", rule, key)
-        if several:
-            return [leaf for one in several for leaf in _alternatives(one, root, hops + 1)]
+        if schemas:
+            return [leaf for one in schemas for leaf in _alternatives(one, root, hops + 1)]
     return [schema]
 
 
-def _has_none(value: str, marks: Sequence[str]) -> bool:
+def _require_without(value: str, marks: Sequence[str]) -> bool:
     if any(mark in value for mark in marks):
         rule = f"must have texts without {', '.join(marks)}, as this model writes calls"
         raise InvalidInput("tools", rule, value)
@@ -69,29 +81,29 @@ def _has_none(value: str, marks: Sequence[str]) -> bool:
 def _terms(schema: dict[str, Any]) -> list[str]:
     """Regular expressions that all have to match the text."""
     terms = []
-    least, most = schema.get("minLength") or 0, schema.get("maxLength")
-    if least or most is not None:
-        most = "" if most is None else most
-        terms.append(f"/(?s:.{{{least},{most}}})/")
+    min_length, max_length = schema.get("minLength") or 0, schema.get("maxLength")
+    if min_length or max_length is not None:
+        max_length = "" if max_length is None else max_length
+        terms.append(f"/(?s:.{{{min_length},{max_length}}})/")
     if isinstance(pattern := schema.get("pattern"), str):
-        terms.append(_searched(pattern))
+        terms.append(_anchored_pattern(pattern))
     return terms or [ANY]
 
 
-def _searched(pattern: str) -> str:
+def _anchored_pattern(pattern: str) -> str:
     """A pattern for the whole text: JSON Schema's patterns may match anywhere in it."""
-    before = "" if pattern.startswith("^") else "(?s:.*)"
-    behind = "" if pattern.endswith("$") and not pattern.endswith("\\$") else "(?s:.*)"
+    prefix = "" if pattern.startswith("^") else "(?s:.*)"
+    suffix = "" if pattern.endswith("$") and not pattern.endswith("\\$") else "(?s:.*)"
     inner = pattern.removeprefix("^")
-    inner = inner if behind else inner.removesuffix("$")
-    inner = re.sub(r"\\.|[/\n]", lambda found: _lark_letters(found[0]), inner, flags=re.S)
-    return f"/{before}(?:{inner}){behind}/"
+    inner = inner if suffix else inner.removesuffix("$")
+    inner = re.sub(r"\\.|[/\n]", lambda found: _escape_for_lark(found[0]), inner, flags=re.S)
+    return f"/{prefix}(?:{inner}){suffix}/"
 
 
-def _lark_letters(letters: str) -> str:
+def _escape_for_lark(letters: str) -> str:
     return {"/": "\\/", "\n": "\\n"}.get(letters, letters)
 
 
-def _without(marks: Sequence[str]) -> str:
+def _excluding(marks: Sequence[str]) -> str:
     escaped = "|".join(re.escape(mark).replace("/", "\\/") for mark in marks)
     return f"~/(?s:.*)({escaped})(?s:.*)/"

@@ -11,20 +11,20 @@ class Braces:
         self.in_text = False
         self._escaped = False
 
-    def step(self, letter: str) -> None:
+    def step(self, character: str) -> None:
         """Reads the next character."""
         if self.in_text:
-            self.in_text = self._escaped or letter != '"'
-            self._escaped = letter == "\\" and not self._escaped
-        elif letter == '"':
+            self.in_text = self._escaped or character != '"'
+            self._escaped = character == "\\" and not self._escaped
+        elif character == '"':
             self.in_text = True
         else:
-            self.depth += {"{": 1, "}": -1}.get(letter, 0)
+            self.depth += {"{": 1, "}": -1}.get(character, 0)
 
     def end_in(self, text: str) -> int | None:
         """Where in the next text the object of the first brace ends; None if it does not."""
-        for place, letter in enumerate(text):
-            self.step(letter)
+        for index, character in enumerate(text):
+            self.step(character)
             if not self.depth:
-                return place + 1
+                return index + 1
         return None

@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.gateway.tools.braces import Braces
 from orchestrator.gateway.tools.notation import CallBody
-from orchestrator.gateway.tools.schemas import MOST_NAME_LETTERS
+from orchestrator.gateway.tools.schemas import MAX_NAME_LETTERS
 
 ARGUMENTS = ("arguments", "parameters")
 # Nearly all models write the name first, so that arguments can be passed on as they come.
@@ -18,7 +18,7 @@ HEAD = re.compile(
     + "|".join(ARGUMENTS)
     + r')"\s*:\s*(?=\{)'
 )
-LONGEST_HEAD = 6 * MOST_NAME_LETTERS + 64  # a character may be escaped as six; longer is no call
+MAX_HEAD_LENGTH = 6 * MAX_NAME_LETTERS + 64  # a character may be escaped as six; longer is no call
 
 
 class CallObject(CallBody):
@@ -32,19 +32,19 @@ class CallObject(CallBody):
         super().__init__()
         self._names = names
         self._braces = Braces()
-        self._first_return: int | None = None  # where the first object within it ended
-        self._told: int | None = None
+        self._arguments_end: int | None = None  # where the first object within it ended
+        self._passed_on: int | None = None
 
     def feed(self, text: str) -> str:
-        for place, letter in enumerate(text):
-            self._braces.step(letter)
-            returned = self._braces.depth == 1 and letter == "}" and not self._braces.in_text
-            if returned and self._first_return is None:
-                self._first_return = len(self.raw) + place + 1
+        for index, character in enumerate(text):
+            self._braces.step(character)
+            returned = self._braces.depth == 1 and character == "}" and not self._braces.in_text
+            if returned and self._arguments_end is None:
+                self._arguments_end = len(self.raw) + index + 1
             if not self._braces.depth:
-                self.raw += text[: place + 1]
+                self.raw += text[: index + 1]
                 self.ended = True
-                return text[place + 1 :]
+                return text[index + 1 :]
         self.raw += text
         return ""
 
@@ -54,33 +54,33 @@ class CallObject(CallBody):
         If the object is not written in the usual order, all of it comes at the object's end. If it
         is no call, nothing comes.
         """
-        if self._told is None and (head := HEAD.match(self.raw[:LONGEST_HEAD])):
-            self.name = self._known(_meant(head[1]))
-            self._told = head.end() if self.name is not None else None
-        if self._told is not None:
-            start = self._told
-            self._told = len(self.raw) if self._first_return is None else self._first_return
-            return self.raw[start : self._told]
-        return self._whole() if self.ended else ""
+        if self._passed_on is None and (head := HEAD.match(self.raw[:MAX_HEAD_LENGTH])):
+            self.name = self._known_name(_parse_json(head[1]))
+            self._passed_on = head.end() if self.name is not None else None
+        if self._passed_on is not None:
+            start = self._passed_on
+            self._passed_on = len(self.raw) if self._arguments_end is None else self._arguments_end
+            return self.raw[start : self._passed_on]
+        return self._read_whole() if self.ended else ""
 
-    def _whole(self) -> str:
-        said = _meant(self.raw)
-        if not isinstance(said, dict):
+    def _read_whole(self) -> str:
+        call = _parse_json(self.raw)
+        if not isinstance(call, dict):
             return ""
-        name = said.get("name")
-        arguments: Any = next((said[key] for key in ARGUMENTS if key in said), {}) or {}
+        name = call.get("name")
+        arguments: Any = next((call[key] for key in ARGUMENTS if key in call), {}) or {}
         if isinstance(arguments, str):  # as JSON text, as in clients' messages
-            arguments = _meant(arguments)
+            arguments = _parse_json(arguments)
         if not isinstance(name, str) or not isinstance(arguments, dict):
             return ""
-        self.name = self._known(name)
+        self.name = self._known_name(name)
         return json.dumps(arguments, ensure_ascii=False) if self.name is not None else ""
 
-    def _known(self, name: str | None) -> str | None:
+    def _known_name(self, name: str | None) -> str | None:
         return name if name and (self._names is None or name in self._names) else None
 
 
-def _meant(text: str) -> Any:
+def _parse_json(text: str) -> Any:
     """The value of a JSON text; None if it is not JSON."""
     try:
         return json.loads(text)

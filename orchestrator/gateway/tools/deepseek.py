@@ -43,8 +43,8 @@ class DeepSeek(Sectioned):
             f'"\\n{FENCE}" {mark(CALL_END)}\n'
             f"plain: {mark(CALL)} ({either(plain)}) {mark(CALL_END)}\n"
         ) + "".join(
-            f"object_{number}: {json_value(function.schema_of_arguments)}\n"
-            for number, function in enumerate(functions)
+            f"object_{index}: {json_value(function.schema_of_arguments)}\n"
+            for index, function in enumerate(functions)
         )
 
 

@@ -7,16 +7,16 @@ from typing import Any, NamedTuple
 from draftloop.errors import InvalidInput
 from orchestrator.gateway.tools.schemas import Function
 
-SHARED = ("$defs", "definitions")  # what the parts of a schema may refer to
+DEFINITION_KEYS = ("$defs", "definitions")  # what the parts of a schema may refer to
 # Keys of a schema of arguments that add no rule to the arguments' own schemas.
-PLAIN = {
-    "type", "properties", "required", "additionalProperties", *SHARED, "title", "description",
-    "default", "examples", "$schema", "$id", "$comment", "strict",
+PLAIN_KEYS = {
+    "type", "properties", "required", "additionalProperties", *DEFINITION_KEYS, "title",
+    "description", "default", "examples", "$schema", "$id", "$comment", "strict",
 }  # fmt: skip
 KINDS = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array",
          dict: "object", type(None): "null"}  # fmt: skip
-CHOICES = ("anyOf", "oneOf", "allOf")
-MOST_HOPS = 16  # most references to follow from one schema to another
+CHOICE_KEYS = ("anyOf", "oneOf", "allOf")
+MAX_REFERENCES = 16  # most references to follow from one schema to another
 
 
 class Field(NamedTuple):
@@ -33,60 +33,60 @@ def fields_of(function: Function) -> list[Field]:
     Raises InvalidInput if that schema has rules beyond those of its properties.
     """
     schema = function.schema_of_arguments
-    more = sorted(schema.keys() - PLAIN)
+    more = sorted(schema.keys() - PLAIN_KEYS)
     if schema["type"] != "object" or more:
         rule = "must have parameters of plain properties, as this model writes calls"
         raise InvalidInput("tools", rule, f"{function.name}: {', '.join(more) or schema['type']}")
-    properties: dict[str, Any] = _said(function, "properties", dict)
-    required: list[Any] = _said(function, "required", list)
+    properties: dict[str, Any] = _schema_value(function, "properties", dict)
+    required: list[Any] = _schema_value(function, "required", list)
     if unknown := [name for name in required if str(name) not in properties]:
         rule = "must have properties for all that is required"
         raise InvalidInput("tools", rule, f"{function.name}: {unknown[0]}")
     return [Field(name, property_of(function, name), name in required) for name in properties]
 
 
-def _said(function: Function, key: str, kind: type) -> Any:
+def _schema_value(function: Function, key: str, kind: type) -> Any:
     """The value of a key of the arguments' schema; empty if it is missing or null."""
-    said = function.schema_of_arguments.get(key)
-    if said is not None and not isinstance(said, kind):
+    value = function.schema_of_arguments.get(key)
+    if value is not None and not isinstance(value, kind):
         rule = f"must have an {KINDS[kind]} as {key} of its parameters"
-        raise InvalidInput("tools", rule, f"{function.name}: {said}")
-    return said or kind()
+        raise InvalidInput("tools", rule, f"{function.name}: {value}")
+    return value or kind()
 
 
 def property_of(function: Function | None, name: str) -> dict[str, Any]:
     """The schema of that argument; empty if nothing is known about it."""
     schema = {} if function is None else function.schema_of_arguments
-    said = schema.get("properties", {})
-    found = said.get(name) if isinstance(said, dict) else None
-    shared: dict[str, Any] = {key: schema[key] for key in SHARED if key in schema}
+    properties = schema.get("properties", {})
+    found = properties.get(name) if isinstance(properties, dict) else None
+    shared: dict[str, Any] = {key: schema[key] for key in DEFINITION_KEYS if key in schema}
     return {**shared, **found} if isinstance(found, dict) else {}
 
 
 def types_of(schema: Any, root: dict[str, Any] | None = None, hops: int = 0) -> frozenset[str]:
     """The types that a schema allows; empty if it does not restrict them."""
     root = schema if root is None else root
-    if not isinstance(schema, dict) or hops > MOST_HOPS:
+    if not isinstance(schema, dict) or hops > MAX_REFERENCES:
         return frozenset()
     if isinstance(target := schema.get("$ref"), str):
-        return types_of(referred(target, root), root, hops + 1)
-    said = schema.get("type")
-    if isinstance(said, str):
-        return frozenset({said})
-    if isinstance(said, list):
-        return frozenset(str(one) for one in said)
+        return types_of(resolve_reference(target, root), root, hops + 1)
+    type_ = schema.get("type")
+    if isinstance(type_, str):
+        return frozenset({type_})
+    if isinstance(type_, list):
+        return frozenset(str(name) for name in type_)
     values = schema["enum"] if isinstance(schema.get("enum"), list) else []
     values = [schema["const"]] if "const" in schema else values
     if values:
         return frozenset(KINDS.get(type(value), "object") for value in values)
-    choices = [one for key in CHOICES for one in choices_of(schema, key)]
-    return frozenset().union(*(types_of(one, root, hops + 1) for one in choices))
+    choices = [name for key in CHOICE_KEYS for name in choices_of(schema, key)]
+    return frozenset().union(*(types_of(name, root, hops + 1) for name in choices))
 
 
 def choices_of(schema: dict[str, Any], key: str) -> list[Any]:
     """The schemas in a list such as `anyOf`; none if there is no list."""
-    said = schema.get(key)
-    return said if isinstance(said, list) else []
+    choices = schema.get(key)
+    return choices if isinstance(choices, list) else []
 
 
 def is_text(schema: dict[str, Any]) -> bool:
@@ -94,7 +94,7 @@ def is_text(schema: dict[str, Any]) -> bool:
     return types_of(schema) <= {"string"}
 
 
-def referred(target: str, root: dict[str, Any]) -> Any:
+def resolve_reference(target: str, root: dict[str, Any]) -> Any:
     """What a `$ref` within the schema refers to; None if there is nothing."""
     place: Any = root
     for step in target.removeprefix("#/").split("/"):

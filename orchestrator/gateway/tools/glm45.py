@@ -57,12 +57,12 @@ class Glm45(Notation):
     def lark(self, functions: Sequence[Function], mark: Mark, *, several: bool) -> str:
         """Arguments come in the schema's order. Raises InvalidInput for what tags cannot hold."""
         words = Words(
-            head=lambda name: f"{literal(_possible(NAME, name))} LINE?",
+            head=lambda name: f"{literal(_require_valid_name(NAME, name))} LINE?",
             key=lambda name: (
-                f"{mark(KEY)} {literal(_possible(KEY_NAME, name))} {mark(KEY_END)} LINE? "
+                f"{mark(KEY)} {literal(_require_valid_name(KEY_NAME, name))} {mark(KEY_END)} LINE? "
                 f"{mark(VALUE)}"
             ),
-            value_end=VALUE_END, mark=mark, without=(VALUE_END,), behind="LINE?",
+            value_end=VALUE_END, mark=mark, forbidden=(VALUE_END,), after_argument="LINE?",
         )  # fmt: skip
         rules = call_rules(functions, words)
         start = "marked (LINE? marked)*" if several else "marked"
@@ -70,7 +70,7 @@ class Glm45(Notation):
         return "\n".join([f"start: {start}", f"marked: {marked}", 'LINE: "\\n"', *rules, ""])
 
 
-def _possible(pattern: re.Pattern[str], name: str) -> str:
+def _require_valid_name(pattern: re.Pattern[str], name: str) -> str:
     if not pattern.fullmatch(name):
         rule = f"must have names that match {pattern.pattern}, as this model writes calls"
         raise InvalidInput("tools", rule, name)

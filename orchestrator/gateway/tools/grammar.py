@@ -38,8 +38,8 @@ def literal(text: str) -> str:
 def json_value(schema: dict[str, Any]) -> str:
     """Lark for JSON of that schema."""
     try:
-        said = {"x-guidance": JSON_DEFAULTS, **enforced_schema(schema)}
-        return f"%json {json.dumps(said)}"
+        value = {"x-guidance": JSON_DEFAULTS, **enforced_schema(schema)}
+        return f"%json {json.dumps(value)}"
     except RecursionError:
         raise InvalidInput("tools", "must not be nested so deep", "objects in objects") from None
 

@@ -10,11 +10,11 @@ from orchestrator.gateway.harmony import ALL, CALL, CALL_BEGIN, CHANNEL, CONSTRA
 from orchestrator.gateway.tools.grammar import either, json_value, literal
 from orchestrator.gateway.tools.named_object import NamedObject
 from orchestrator.gateway.tools.notation import Functions, Mark, Notation
-from orchestrator.gateway.tools.schemas import MOST_NAME_LETTERS, Function
+from orchestrator.gateway.tools.schemas import MAX_NAME_LETTERS, Function
 
 WORD = re.compile(r"[^\s<]+")
 HEAD = re.compile(rf"([^\s<]+)[^<]*(?:{re.escape(CONSTRAIN)}[^<]*)?{re.escape(MESSAGE)}")
-LONGEST_HEAD = MOST_NAME_LETTERS + 128
+MAX_HEAD_LENGTH = MAX_NAME_LETTERS + 128
 
 
 class Harmony(Notation):
@@ -62,17 +62,17 @@ class MessageCall(NamedObject):
 
     def _read_head(self) -> str:
         """Reads the header, up to the brace after it."""
-        head = HEAD.match(self.raw[:LONGEST_HEAD])
+        head = HEAD.match(self.raw[:MAX_HEAD_LENGTH])
         if head is None:
-            return "" if len(self.raw) <= LONGEST_HEAD else self._is_none()
-        said = self.raw[head.end() :].lstrip()
-        if said.startswith("{"):
+            return "" if len(self.raw) <= MAX_HEAD_LENGTH else self._end_as_no_call()
+        rest = self.raw[head.end() :].lstrip()
+        if rest.startswith("{"):
             self.name = head[1]
-            return self._read_object(said)
-        if said.startswith(CALL):
+            return self._read_object(rest)
+        if rest.startswith(CALL):
             self.name, self._new, self.ended = head[1], "{}", True
-            return said
-        return "" if CALL.startswith(said) else self._is_none()
+            return rest
+        return "" if CALL.startswith(rest) else self._end_as_no_call()
 
 
 HARMONY = Harmony()

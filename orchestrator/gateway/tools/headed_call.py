@@ -5,30 +5,32 @@ from __future__ import annotations
 import re
 
 from orchestrator.gateway.tools.named_object import NamedObject
-from orchestrator.gateway.tools.schemas import MOST_NAME_LETTERS
+from orchestrator.gateway.tools.schemas import MAX_NAME_LETTERS
 
-LONGEST_HEAD = MOST_NAME_LETTERS + 128
+MAX_HEAD_LENGTH = MAX_NAME_LETTERS + 128
 
 
 class HeadedCall(NamedObject):
     """`head` matches all before the brace; its groups are `name` and, if there is one, `id`.
 
-    `begun` matches what may still become a head.
+    `partial` matches what may still become a head.
     """
 
-    def __init__(self, head: re.Pattern[str], begun: re.Pattern[str]) -> None:
+    def __init__(self, head: re.Pattern[str], partial: re.Pattern[str]) -> None:
         super().__init__()
         self._head = head
-        self._begun = begun
+        self._partial = partial
 
     def feed(self, text: str) -> str:
         if self.name is None:
             self.raw += text
-            head = self._head.match(self.raw[:LONGEST_HEAD])
+            head = self._head.match(self.raw[:MAX_HEAD_LENGTH])
             if head is None:
-                may_come = len(self.raw) <= LONGEST_HEAD and self._begun.fullmatch(self.raw)
-                return "" if may_come else self._is_none()
-            said = head.groupdict()
-            self.name, self.written_id = said["name"], said.get("id", "")
+                may_become_head = len(self.raw) <= MAX_HEAD_LENGTH and self._partial.fullmatch(
+                    self.raw
+                )
+                return "" if may_become_head else self._end_as_no_call()
+            groups = head.groupdict()
+            self.name, self.written_id = groups["name"], groups.get("id", "")
             text = self.raw[head.end() :]
         return self._read_object(text)

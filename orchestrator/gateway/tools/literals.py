@@ -19,7 +19,7 @@ def value_of(text: str) -> Any:
     try:
         with warnings.catch_warnings():  # about escapes that Python does not know
             warnings.simplefilter("ignore")
-            return _meant(ast.parse(text.strip(), mode="eval").body)
+            return _literal_value(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, RecursionError, MemoryError, ValueError) as error:
         raise ValueError("no literal") from error
 
@@ -33,7 +33,7 @@ def _refuse(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-def _meant(node: ast.expr) -> Any:
+def _literal_value(node: ast.expr) -> Any:
     match node:
         case ast.Constant(value=bool() | str() | int() | float() | None):
             return node.value
@@ -43,9 +43,11 @@ def _meant(node: ast.expr) -> Any:
         ) if not isinstance(number, bool):
             return -number if isinstance(sign, ast.USub) else number
         case ast.List(elts=entries) | ast.Tuple(elts=entries):
-            return [_meant(entry) for entry in entries]
+            return [_literal_value(entry) for entry in entries]
         case ast.Dict(keys=keys, values=values):
-            return {_key(key): _meant(entry) for key, entry in zip(keys, values, strict=True)}
+            return {
+                _key(key): _literal_value(entry) for key, entry in zip(keys, values, strict=True)
+            }
         case ast.Name(id=name) if name in NAMES:
             return NAMES[name]
     raise ValueError("no literal")

@@ -54,20 +54,20 @@ class MiniMaxM2(Notation):
         return "\n".join([start, *call_rules(functions, WORDS), ""])
 
 
-def _invoked(name: str) -> str:
-    return literal(f'{INVOKE}"{_possible(name)}">\n')
+def _invoke_tag(name: str) -> str:
+    return literal(f'{INVOKE}"{_require_valid_name(name)}">\n')
 
 
 def _key(name: str) -> str:
-    return literal(f'{PARAMETER}"{_possible(name)}">')
+    return literal(f'{PARAMETER}"{_require_valid_name(name)}">')
 
 
-def _possible(name: str) -> str:
+def _require_valid_name(name: str) -> str:
     if not re.fullmatch(NAME, name) or name != name.strip(" \t\"'"):
         rule = "must have names without line ends and >, as this model writes calls"
         raise InvalidInput("tools", rule, name)
     return name
 
 
-WORDS = Words(_invoked, _key, f"{PARAMETER_END}\n", literal, VALUE_ENDS, end=literal(INVOKE_END))
+WORDS = Words(_invoke_tag, _key, f"{PARAMETER_END}\n", literal, VALUE_ENDS, end=literal(INVOKE_END))
 MINIMAX_M2 = MiniMaxM2()

@@ -16,7 +16,9 @@ WORD = r"[^\s\[\]{},]"
 NAME = re.compile(f"{WORD}+")
 # Newer models leave out the mark before arguments, or write an id before it.
 HEAD = re.compile(rf"(?P<name>{WORD}+)(?:\[CALL_ID\]{WORD}*)?(?:\[ARGS\])?\s*(?=\{{)")
-BEGUN = re.compile(rf"{WORD}+(?:\[[A-Z_]*\]?{WORD}*){{0,2}}\s*")  # what may still become a head
+PARTIAL_HEAD = re.compile(
+    rf"{WORD}+(?:\[[A-Z_]*\]?{WORD}*){{0,2}}\s*"
+)  # what may still become a head
 
 
 class Mistral(Notation):
@@ -38,7 +40,7 @@ class Mistral(Notation):
 
     def body(self, functions: Functions | None, text: str) -> CallBody:
         """A call in either form."""
-        return CallObject() if text.startswith("{") else HeadedCall(HEAD, BEGUN)
+        return CallObject() if text.startswith("{") else HeadedCall(HEAD, PARTIAL_HEAD)
 
     def lark(self, functions: Sequence[Function], mark: Mark, *, several: bool) -> str:
         """Allows both forms: the model's own probabilities favour the one it was trained on."""
@@ -51,8 +53,8 @@ class Mistral(Notation):
             heads = either([f"{literal(one.name)} arguments_{n}" for n, one in enumerate(named)])
             rules += f"named: {begin} ({heads})\nid: ({mark(CALL_ID)} /[a-zA-Z0-9]{{9}}/)?\n"
             rules += "".join(
-                f"arguments_{number}: id {mark(ARGS)} {json_value(one.schema_of_arguments)}\n"
-                for number, one in enumerate(named)
+                f"arguments_{index}: id {mark(ARGS)} {json_value(one.schema_of_arguments)}\n"
+                for index, one in enumerate(named)
             )
         return f"start: {start}\n{rules}"
 

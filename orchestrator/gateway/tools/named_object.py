@@ -25,7 +25,7 @@ class NamedObject(CallBody):
         self._new += text[:end]
         return "" if end is None else text[end:]
 
-    def _is_none(self) -> str:
+    def _end_as_no_call(self) -> str:
         """Ends a call that turned out to be none; returns what has been read of it."""
         rest, self.raw, self.ended = self.raw, "", True
         return rest

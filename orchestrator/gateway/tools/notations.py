@@ -31,9 +31,9 @@ LLAMA = re.compile(r'<\|python_tag\|>|"name": function name, "parameters"')
 EXAMPLE_IN_PYTHON = re.compile(r"\[\w+\(\w+=")
 
 
-def detected(template: str) -> Notation | None:
+def detect_notation(template: str) -> Notation | None:
     """The notation that a chat template shows; None if it shows none that is known."""
-    if harmony.is_shown(template):
+    if harmony.uses_harmony(template):
         return HARMONY
     if QWEN3_CODER.begin in template and QWEN3_CODER.opening in template:
         return QWEN3_CODER

@@ -11,7 +11,7 @@ from typing import Any
 from draftloop.errors import InvalidInput
 from draftloop.grammar import Grammar
 from draftloop.grammars.text import with_parts
-from orchestrator.gateway.form_field import by_form_field
+from orchestrator.gateway.form_field import with_form_field
 from orchestrator.gateway.tools.grammar import calls_grammar
 from orchestrator.gateway.tools.notation import Functions, Notation
 from orchestrator.gateway.tools.reader import CallReader
@@ -25,7 +25,7 @@ from orchestrator.gateway.tools.schemas import (
 )
 from orchestrator.tokenizer import Tokenizer
 
-SHOWN = {"type", "function"}
+SHOWN_FIELDS = {"type", "function"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Offer:
         """A new reader; every answer needs its own."""
         return CallReader(
             self.notation, self.functions, required=self.required,
-            most=None if self.parallel else 1,
+            max_calls=None if self.parallel else 1,
         )  # fmt: skip
 
 
@@ -59,7 +59,7 @@ def shown_tools(
     """The tools as chat templates take them; None if there are none, or none may be called."""
     if not tools or choice == "none":
         return None
-    plain = [tool.model_dump(include=SHOWN, exclude_none=True) for tool in tools]
+    plain = [tool.model_dump(include=SHOWN_FIELDS, exclude_none=True) for tool in tools]
     for tool in plain:
         tool["function"].setdefault("parameters", NO_PARAMETERS)
     return plain
@@ -88,11 +88,13 @@ def make_offer(
     if isinstance(choice, ChosenTool):
         functions = [one for one in functions if one.name == choice.function.name]
     several = parallel and not isinstance(choice, ChosenTool)
-    schemas = tuple(Grammar("json_schema", json.dumps(f.schema_of_arguments)) for f in functions)
+    schemas = tuple(
+        Grammar("json_schema", json.dumps(chosen.schema_of_arguments)) for chosen in functions
+    )
     try:
         grammar = calls_grammar(notation, functions, tokenizer, several=several)
     except InvalidInput as error:
-        raise by_form_field(error, "tools") from None
+        raise with_form_field(error, "tools") from None
     if choice == "auto" and form is not None:
         grammar = with_parts("start: @calls | @content\n", {"calls": grammar, "content": form})
     return Offer(notation, offered, grammar, named, schemas, several, required=choice != "auto")
@@ -102,21 +104,21 @@ def require_tools(tools: Sequence[Tool] | None, choice: ToolChoice | None) -> No
     """Raises InvalidInput if tools share a name, or the choice does not fit the tools."""
     names = [tool.function.name for tool in tools or ()]
     counted = Counter(names)
-    if twice := next((name for name in counted if counted[name] > 1), None):
-        raise InvalidInput("tools", "must have names of their own", f"{twice} twice")
+    if duplicate := next((name for name in counted if counted[name] > 1), None):
+        raise InvalidInput("tools", "must have names of their own", f"{duplicate} twice")
     if not names and choice not in (None, "none", "auto"):
-        said = next((name for _, name in _named(choice)), choice)
-        raise InvalidInput("tool_choice", "must only ask for a call where there are tools", said)
-    for field, name in _named(choice):
+        asked = next((name for _, name in _chosen_functions(choice)), choice)
+        raise InvalidInput("tool_choice", "must only ask for a call where there are tools", asked)
+    for field, name in _chosen_functions(choice):
         if name not in names:
             raise InvalidInput(field, f"must be one of {', '.join(names)}", name)
 
 
-def _named(choice: ToolChoice | None) -> Iterator[tuple[str, str]]:
+def _chosen_functions(choice: ToolChoice | None) -> Iterator[tuple[str, str]]:
     """The functions that the choice names, each with its field."""
     match choice:
         case ChosenTool(function=function):
             yield "tool_choice.function.name", function.name
         case AllowedTools(allowed_tools=allowed):
-            for place, tool in enumerate(allowed.tools):
-                yield f"tool_choice.allowed_tools.tools[{place}]", tool.function.name
+            for index, tool in enumerate(allowed.tools):
+                yield f"tool_choice.allowed_tools.tools[{index}]", tool.function.name

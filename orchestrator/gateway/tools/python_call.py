@@ -6,14 +6,14 @@ import re
 
 from orchestrator.gateway.tools.literals import as_json, value_of
 from orchestrator.gateway.tools.notation import CallBody, Functions
-from orchestrator.gateway.tools.schemas import MOST_NAME_LETTERS
+from orchestrator.gateway.tools.schemas import MAX_NAME_LETTERS
 
 WORD = re.compile(r"[^\W\d][\w.\-]*")
 HEAD = re.compile(r"([^\W\d][\w.\-]*)\s*\(")
-BEGUN = re.compile(r"[^\W\d][\w.\-]*\s*")
+PARTIAL_HEAD = re.compile(r"[^\W\d][\w.\-]*\s*")
 ARGUMENT = re.compile(r"\s*([^\W\d][\w.\-]*)\s*=\s*(\S.*)", re.DOTALL)
-LONGEST_HEAD = MOST_NAME_LETTERS + 64
-DEPTHS = {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}
+MAX_HEAD_LENGTH = MAX_NAME_LETTERS + 64
+BRACKET_DEPTHS = {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}
 
 
 class PythonCall(CallBody):
@@ -25,7 +25,7 @@ class PythonCall(CallBody):
     def __init__(self, functions: Functions | None) -> None:
         super().__init__()
         self._functions = functions
-        self._said = ""  # the name, once its bracket has been read
+        self._head_name = ""  # the name, once its bracket has been read
         self._argument = ""
         self._new = ""
         self._depth = 1
@@ -33,19 +33,19 @@ class PythonCall(CallBody):
         self._escaped = False
 
     def feed(self, text: str) -> str:
-        if not self._said:
+        if not self._head_name:
             self.raw += text
-            head = HEAD.match(self.raw[:LONGEST_HEAD])
-            if head is None or not self._known(head[1]):
-                return self._without_head()
-            self._said, text = head[1], self.raw[head.end() :]
+            head = HEAD.match(self.raw[:MAX_HEAD_LENGTH])
+            if head is None or not self._is_known(head[1]):
+                return self._wait_or_end()
+            self._head_name, text = head[1], self.raw[head.end() :]
             self.raw = self.raw[: head.end()]
         start = 0
-        for place, letter in enumerate(text):
-            if self._ends_argument(letter):
-                self._argument += text[start:place]
-                self._take(last=not self._depth)
-                start = place + 1
+        for index, character in enumerate(text):
+            if self._ends_argument(character):
+                self._argument += text[start:index]
+                self._take_argument(last=not self._depth)
+                start = index + 1
                 if self.ended:
                     self.raw += text[:start]
                     return text[start:]
@@ -57,12 +57,12 @@ class PythonCall(CallBody):
         new, self._new = self._new, ""
         return new
 
-    def _known(self, name: str) -> bool:
+    def _is_known(self, name: str) -> bool:
         return self._functions is None or name in self._functions
 
-    def _without_head(self) -> str:
+    def _wait_or_end(self) -> str:
         """Waits for more of the head, or ends as no call; then returns what follows the word."""
-        if len(self.raw) <= LONGEST_HEAD and BEGUN.fullmatch(self.raw):
+        if len(self.raw) <= MAX_HEAD_LENGTH and PARTIAL_HEAD.fullmatch(self.raw):
             return ""
         word = WORD.match(self.raw)
         end = 0 if word is None else word.end()
@@ -70,19 +70,19 @@ class PythonCall(CallBody):
         self.ended = True
         return rest
 
-    def _ends_argument(self, letter: str) -> bool:
+    def _ends_argument(self, character: str) -> bool:
         """Reads a character; whether it is a comma or bracket of the call itself."""
         if self._quote:
-            if letter == self._quote and not self._escaped:
+            if character == self._quote and not self._escaped:
                 self._quote = ""
-            self._escaped = letter == "\\" and not self._escaped
+            self._escaped = character == "\\" and not self._escaped
             return False
-        if letter in "'\"":
-            self._quote = letter
-        self._depth += DEPTHS.get(letter, 0)
-        return not self._depth or (self._depth == 1 and letter == ",")
+        if character in "'\"":
+            self._quote = character
+        self._depth += BRACKET_DEPTHS.get(character, 0)
+        return not self._depth or (self._depth == 1 and character == ",")
 
-    def _take(self, *, last: bool) -> None:
+    def _take_argument(self, *, last: bool) -> None:
         """Takes the argument that has ended."""
         argument, self._argument = self._argument, ""
         self.ended = last
@@ -95,7 +95,7 @@ class PythonCall(CallBody):
             self._new += argument.strip() if written is None else written
         elif self.name is None:
             self._new = "{"
-        self.name = self._said
+        self.name = self._head_name
         if last:
             self._new += "}"
 

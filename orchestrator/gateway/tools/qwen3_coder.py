@@ -25,7 +25,7 @@ TAGS = Tags(
     end=FUNCTION_END,
     ends=(FUNCTION_END, CALL_END),
 )
-LINE_BEHIND = f"\n{PARAMETER_END}\n"  # after a value
+VALUE_END_LINE = f"\n{PARAMETER_END}\n"  # after a value
 
 
 class Qwen3Coder(Notation):
@@ -56,19 +56,19 @@ class Qwen3Coder(Notation):
 
 
 def _head(name: str) -> str:
-    return literal(f"{FUNCTION}{_possible(name)}>\n")
+    return literal(f"{FUNCTION}{_require_valid_name(name)}>\n")
 
 
 def _key(name: str) -> str:
-    return literal(f"{PARAMETER}{_possible(name)}>\n")
+    return literal(f"{PARAMETER}{_require_valid_name(name)}>\n")
 
 
-def _possible(name: str) -> str:
+def _require_valid_name(name: str) -> str:
     if not re.fullmatch(NAME, name) or name != name.strip():
         rule = "must have names without line ends and >, as this model writes calls"
         raise InvalidInput("tools", rule, name)
     return name
 
 
-WORDS = Words(_head, _key, LINE_BEHIND, literal, VALUE_ENDS, end=literal(FUNCTION_END))
+WORDS = Words(_head, _key, VALUE_END_LINE, literal, VALUE_ENDS, end=literal(FUNCTION_END))
 QWEN3_CODER = Qwen3Coder()

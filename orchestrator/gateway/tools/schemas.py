@@ -9,12 +9,12 @@ from pydantic import Discriminator, Field, Tag
 from orchestrator.gateway.body import Body, ListOf
 
 # Agents offer the tools of all MCP servers that they know, which may be some hundreds.
-MOST_TOOLS = 1024
-MOST_NAME_LETTERS = 128
+MAX_TOOLS = 1024
+MAX_NAME_LETTERS = 128
 
 NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
-FunctionName = Annotated[str, Field(min_length=1, max_length=MOST_NAME_LETTERS)]
+FunctionName = Annotated[str, Field(min_length=1, max_length=MAX_NAME_LETTERS)]
 
 
 class Function(Body):
@@ -32,8 +32,8 @@ class Function(Body):
     @property
     def schema_of_arguments(self) -> dict[str, Any]:
         """JSON Schema of its arguments."""
-        said = NO_PARAMETERS if self.parameters is None else self.parameters
-        return {"type": "object", **said}
+        schema = NO_PARAMETERS if self.parameters is None else self.parameters
+        return {"type": "object", **schema}
 
 
 class Tool(Body):
@@ -75,10 +75,10 @@ class AllowedTools(Body):
 def by_form() -> Discriminator:
     """Discriminates the forms of `tool_choice`: a word, one tool, or allowed tools."""
 
-    def form(said: Any) -> str:
-        if isinstance(said, str):
+    def form(value: Any) -> str:
+        if isinstance(value, str):
             return "item:word"
-        kind = said.get("type") if isinstance(said, dict) else getattr(said, "type", None)
+        kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
         return "item:several" if kind == "allowed_tools" else "item:one"
 
     return Discriminator(form)

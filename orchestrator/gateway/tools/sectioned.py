@@ -37,10 +37,10 @@ class Sectioned(Notation):
 
     def body(self, functions: Functions | None, text: str) -> HeadedCall:
         """A call of any name, since marks tell that it is a call."""
-        return HeadedCall(self.head, self._begun)
+        return HeadedCall(self.head, self._partial_head)
 
     @functools.cached_property
-    def _begun(self) -> re.Pattern[str]:
+    def _partial_head(self) -> re.Pattern[str]:
         """What may still become a head: anything up to a mark that no head contains."""
         ends = (*self.starts, self.call_end, self.end)
         marks = "|".join(re.escape(mark) for mark in ends)

@@ -8,25 +8,25 @@ from typing import NamedTuple
 from orchestrator.gateway.tools.fields import is_text, property_of, types_of
 from orchestrator.gateway.tools.literals import as_json
 from orchestrator.gateway.tools.notation import CallBody, Functions
-from orchestrator.gateway.tools.schemas import MOST_NAME_LETTERS, Function
+from orchestrator.gateway.tools.schemas import MAX_NAME_LETTERS, Function
 from orchestrator.gateway.tools.tagged_value import (
     JsonValue,
     TextValue,
     Value,
     ValueTags,
-    certain_before,
-    first_of,
+    certain_length,
+    find_first,
 )
 
-LONGEST_HEAD = MOST_NAME_LETTERS + 64  # longer is no head
+MAX_HEAD_LENGTH = MAX_NAME_LETTERS + 64  # longer is no head
 
 
 class Head(NamedTuple):
-    """A `tag` with a name. `whole` matches it, the name as its group; `begun` may become one."""
+    """A `tag` with a name. `full` matches it, the name as its group; `partial` may become one."""
 
     tag: str
-    whole: re.Pattern[str]
-    begun: re.Pattern[str]
+    full: re.Pattern[str]
+    partial: re.Pattern[str]
 
 
 class Tags(NamedTuple):
@@ -57,7 +57,7 @@ class TaggedCall(CallBody):
         self._held = ""
         self._new = ""
         self._value: Value | None = None
-        self._several = False
+        self._has_arguments = False
 
     def feed(self, text: str) -> str:
         self._held += text
@@ -81,7 +81,7 @@ class TaggedCall(CallBody):
         return self._read_tag() if self._value is None else self._read_value(self._value)
 
     def _read_name(self) -> bool:
-        name = self._named_by(self._tags.call)
+        name = self._read_head_name(self._tags.call)
         if name is None:
             return False
         if name:
@@ -90,24 +90,24 @@ class TaggedCall(CallBody):
         self.ended = not name
         return True
 
-    def _named_by(self, head: Head) -> str | None:
+    def _read_head_name(self, head: Head) -> str | None:
         """Reads a head and returns its name; None if more text is needed, empty if it is no head.
 
         If it is no head, only the tag has been read.
         """
-        said = self._held[:LONGEST_HEAD]
-        found = head.whole.match(said)
-        if found is None and len(self._held) <= LONGEST_HEAD and head.begun.fullmatch(said):
+        text = self._held[:MAX_HEAD_LENGTH]
+        match = head.full.match(text)
+        if match is None and len(self._held) <= MAX_HEAD_LENGTH and head.partial.fullmatch(text):
             return None
-        at = len(head.tag) if found is None else found.end()
-        self.raw, self._held = self._held[:at], self._held[at:]
-        return "" if found is None else found[1].strip()
+        end = len(head.tag) if match is None else match.end()
+        self.raw, self._held = self._held[:end], self._held[end:]
+        return "" if match is None else match[1].strip()
 
     def _read_tag(self) -> bool:
         tags = (self._tags.key.tag, *self._tags.ends)
-        at, tag = first_of(tags, self._held)
+        at, tag = find_first(tags, self._held)
         if not tag:
-            self._held = self._held[certain_before(tags, self._held) :]
+            self._held = self._held[certain_length(tags, self._held) :]
             return False
         self._held = self._held[at:]
         if tag == self._tags.key.tag:
@@ -118,13 +118,13 @@ class TaggedCall(CallBody):
         return True
 
     def _read_key(self) -> bool:
-        key = self._named_by(self._tags.key)
+        key = self._read_head_name(self._tags.key)
         if key:
             schema = property_of(self._function, key)
             tags = self._tags.value
             self._value = TextValue(tags) if is_text(schema) else JsonValue(tags, types_of(schema))
-            self._new += f"{', ' if self._several else ''}{as_json(key)}: "
-            self._several = True
+            self._new += f"{', ' if self._has_arguments else ''}{as_json(key)}: "
+            self._has_arguments = True
         return key is not None
 
     def _read_value(self, value: Value) -> bool:

@@ -17,16 +17,16 @@ class Words(NamedTuple):
 
     `head` and `key` give what comes before a call of a name and before an argument of a key; they
     raise InvalidInput for names that the tags cannot hold. `value_end` ends an argument and is
-    written by `mark`. Texts contain none of the marks `without`. `behind` follows each argument,
-    and `end` follows the last.
+    written by `mark`. Texts contain none of the marks `forbidden`. `after_argument` follows each
+    argument, and `end` follows the last.
     """
 
     head: Callable[[str], str]
     key: Callable[[str], str]
     value_end: str
     mark: Mark
-    without: tuple[str, ...]
-    behind: str = ""
+    forbidden: tuple[str, ...]
+    after_argument: str = ""
     end: str = ""
 
 
@@ -35,16 +35,16 @@ def call_rules(functions: Sequence[Function], words: Words) -> list[str]:
 
     Raises InvalidInput for what tags cannot hold.
     """
-    calls = either([f"call_{number}" for number in range(len(functions))])
+    calls = either([f"call_{index}" for index in range(len(functions))])
     rules = [f"call: {calls}"]
-    for number, function in enumerate(functions):
-        rules += _call(number, function, words)
+    for index, function in enumerate(functions):
+        rules += _call(index, function, words)
     return rules
 
 
 def _call(number: int, function: Function, words: Words) -> list[str]:
     head = words.head(function.name)
-    fields = [(f"field_{number}_{place}", one) for place, one in enumerate(fields_of(function))]
+    fields = [(f"field_{number}_{index}", one) for index, one in enumerate(fields_of(function))]
     written = " ".join(name if field.required else f"{name}?" for name, field in fields)
     call = f"call_{number}: {head} {written} {words.end}"
     return [call, *(rule for name, field in fields for rule in _field(name, field, words))]
@@ -54,8 +54,8 @@ def _field(name: str, field: Field, words: Words) -> list[str]:
     begin = f"{name}: {words.key(field.name)}"
     if not is_text(field.schema):
         end = words.mark(words.value_end)
-        return [f"{begin} {json_value(field.schema)} {end} {words.behind}"]
+        return [f"{begin} {json_value(field.schema)} {end} {words.after_argument}"]
     value, rules = text_rules(
-        name, field.schema, words.value_end, words.mark, without=words.without
+        name, field.schema, words.value_end, words.mark, forbidden=words.forbidden
     )
-    return [f"{begin} ({value}) {words.behind}", *rules]
+    return [f"{begin} ({value}) {words.after_argument}", *rules]

@@ -39,22 +39,22 @@ class TextValue:
         self.new = ""
         self.ended = False
         self._tags = tags
-        self._begun = False
+        self._has_begun = False
 
     def feed(self, held: str) -> str:
         """Reads up to the text's end, or as far as is certain."""
         self.new = ""
-        if not self._begun:
+        if not self._has_begun:
             if not held:
                 return held
-            self._begun, self.new = True, '"'
+            self._has_begun, self.new = True, '"'
             held = held.removeprefix(self._tags.edge)
-        at, mark = first_of(self._tags.ends, held)
+        position, mark = find_first(self._tags.ends, held)
         if mark:
             self.ended = True
-            self.new += _escaped(held[:at].removesuffix(self._tags.edge)) + '"'
-            return held[at:].removeprefix(self._tags.end)
-        certain = held[: certain_before(self._tags.ends, held)].removesuffix(self._tags.edge)
+            self.new += _escaped(held[:position].removesuffix(self._tags.edge)) + '"'
+            return held[position:].removeprefix(self._tags.end)
+        certain = held[: certain_length(self._tags.ends, held)].removesuffix(self._tags.edge)
         self.new += _escaped(certain)
         return held[len(certain) :]
 
@@ -72,19 +72,19 @@ class JsonValue:
     def feed(self, held: str) -> str:
         """Reads once the value's end is there."""
         while True:
-            at, mark = first_of(self._tags.ends, held, self._seen)
+            position, mark = find_first(self._tags.ends, held, self._seen)
             if not mark:
                 self._seen = max(self._seen, len(held) - max(map(len, self._tags.ends)))
                 return held
-            if not _within_text(held[:at]):
+            if not _within_text(held[:position]):
                 break
-            self._seen = at + 1
+            self._seen = position + 1
         self.ended = True
         edge = self._tags.edge
-        self.new = self._meant(held[:at].removeprefix(edge).removesuffix(edge))
-        return held[at:].removeprefix(self._tags.end)
+        self.new = self._value_as_json(held[:position].removeprefix(edge).removesuffix(edge))
+        return held[position:].removeprefix(self._tags.end)
 
-    def _meant(self, text: str) -> str:
+    def _value_as_json(self, text: str) -> str:
         try:
             value = value_of(text)
             if "string" in self._types and not kind_of(value) & self._types:
@@ -94,13 +94,13 @@ class JsonValue:
             return as_json(text)
 
 
-def first_of(marks: tuple[str, ...], text: str, start: int = 0) -> tuple[int, str]:
+def find_first(marks: tuple[str, ...], text: str, start: int = 0) -> tuple[int, str]:
     """Position and text of the first of these marks; the text is empty if there is none."""
-    found = [(at, mark) for mark in marks if (at := text.find(mark, start)) >= 0]
+    found = [(position, mark) for mark in marks if (position := text.find(mark, start)) >= 0]
     return min(found, default=(-1, ""))
 
 
-def certain_before(marks: tuple[str, ...], text: str) -> int:
+def certain_length(marks: tuple[str, ...], text: str) -> int:
     """Length of the text without an end that may begin one of these marks."""
     return len(text) - max(overlap(text, mark) for mark in marks)
 
