@@ -12,13 +12,13 @@ from tests.docker.project import Project
 DRAFT_TOKENS = 4
 
 
-def drafted(address: str) -> Running:
+def generation_with_drafter(address: str) -> Running:
     """A generation that asks a drafter in every round."""
     return Running(address, max_draft_tokens=DRAFT_TOKENS)
 
 
 @pytest.mark.parametrize("service", ["redis", "drafter", "verifier"])
-def test_a_crash_costs_no_token(
+def test_verifier_crash_costs_no_token(
     project: Project, address: str, expected: list[int], service: str
 ) -> None:
     """The request waits for the only verifier's restart, and goes on in a reopened session."""
@@ -37,7 +37,7 @@ def test_a_crash_costs_no_token(
         assert again.ended() == expected
 
 
-def test_the_orchestrator_loses_its_streams_and_nothing_else(
+def test_orchestrator_crash_loses_only_its_streams(
     project: Project, address: str, expected: list[int]
 ) -> None:
     [container] = project.containers("orchestrator")
@@ -52,7 +52,9 @@ def test_the_orchestrator_loses_its_streams_and_nothing_else(
         assert again.ended() == expected
 
 
-def test_redis_behind_a_cut_wire(project: Project, address: str, expected: list[int]) -> None:
+def test_disconnected_redis_costs_no_token(
+    project: Project, address: str, expected: list[int]
+) -> None:
     [container] = project.containers("redis")
     with Running(address, FUSED) as running:
         running.under_way()
@@ -72,7 +74,7 @@ def test_one_of_two_drafters_dies(project: Project, address: str, expected: list
     project.up(drafter=2)
     for container in project.containers("drafter"):
         project.wait_until_known("drafter", 2)
-        with drafted(address) as one, drafted(address) as two:
+        with generation_with_drafter(address) as one, generation_with_drafter(address) as two:
             one.under_way()
             two.under_way()
             project.engine.run("docker", "kill", container)  # and nothing restarts it
@@ -80,7 +82,7 @@ def test_one_of_two_drafters_dies(project: Project, address: str, expected: list
         figures = [running.summary.speculation for running in (one, two)]
         assert all(each.draft_forwards for each in figures)
         assert any(each.fallback_rounds for each in figures)
-        with drafted(address) as other:
+        with generation_with_drafter(address) as other:
             assert other.ended() == expected
         assert other.summary.speculation.draft_forwards > 0
         project.engine.run("docker", "start", container)

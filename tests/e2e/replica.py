@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.e2e.client import Client
-from tests.support.measured import measured
+from tests.support.measured import read_metric
 from tests.support.ports import quiet_port
 
 RECEIVED, REPLAYING = "phrases_received_total", "phrase_namespaces_replaying"
@@ -17,7 +17,7 @@ class Replica(Client):
         self._metrics = metrics
 
     def figure(self, role: str, name: str) -> float:
-        return measured(self._metrics[role], f"draftloop_{name}")
+        return read_metric(self._metrics[role], f"draftloop_{name}")
 
     def has_heard(self, role: str, before: float, count: int) -> bool:
         """Whether `role` has `count` more phrases than `before` and has read the whole log."""
