@@ -67,7 +67,7 @@ def test_runtime_is_imported_only_where_models_live() -> None:
     assert {name for m in light for name in graph[m.name] if "draftloop.runtime" in name} == LOOPS
 
 
-def test_numba_is_imported_only_in_listed_modules() -> None:
+def test_compilers_are_imported_only_by_models_and_phrases() -> None:
     folders = (*HEAVY_FOLDERS, "phrase_store")
     assert not breaches(lambda _: COMPILERS, lambda module: not module.under(*folders))
 
@@ -77,7 +77,7 @@ def test_redis_is_imported_only_in_the_phrase_store() -> None:
     assert not breaches(lambda _: {"redis"}, lambda module: not module.under(*folders))
 
 
-def test_tracing_is_imported_only_where_optional() -> None:
+def test_opentelemetry_is_imported_only_in_the_traces_module() -> None:
     product = (module for module in modules() if is_product(module))
     assert [m.path for m in product if "opentelemetry" in m.packages] == [TRACES]
 
@@ -101,14 +101,14 @@ def test_shared_types_import_only_light_libraries() -> None:
     assert not breaches(lambda module: module.packages - STANDARD - LIGHT, shared)
 
 
-def test_grammar_library_is_imported_only_for_grammars() -> None:
+def test_grammars_import_only_llguidance_and_numpy() -> None:
     def foreign(module: Module) -> set[str]:
         return module.packages - STANDARD - {"draftloop", "llguidance", "numpy"}
 
     assert not breaches(foreign, lambda module: module.under("draftloop/grammars"))
 
 
-def test_client_does_not_import_grpc() -> None:
+def test_client_imports_only_the_retry_library() -> None:
     """Calls are made in draftloop/rpc; otherwise the client needs only the retry library."""
 
     def foreign(module: Module) -> set[str]:

@@ -131,7 +131,7 @@ def test_alerts_are_valid_and_fire_as_expected() -> None:
 
 
 @needs_promtool
-def test_cost_panels_do_not_mix_context_lengths(tmp_path: Path) -> None:
+def test_cost_panel_does_not_mix_context_lengths(tmp_path: Path) -> None:
     """Long contexts are measured with few token counts and would lie above the line."""
     (panel,) = (each for each in panels(DASHBOARDS[0]) if each["title"] == "Cost of a forward")
     (target,) = panel["targets"]

@@ -64,6 +64,6 @@ def address(project: Project) -> str:
 def expected(address: str) -> list[int]:
     """The output of plain decoding without faults."""
     with Running(address, "autoregressive") as running:
-        tokens = running.ended()
+        tokens = running.wait_for_tokens()
     assert len(tokens) == MAX_TOKENS
     return tokens

@@ -84,7 +84,7 @@ def test_existing_weights_are_used(images: Engine) -> None:
         gpu_project(images, "down", "--volumes", **pair)
 
 
-def test_kernels_can_be_compiled_and_run_on_gpus(images: Engine) -> None:
+def test_compose_for_gpus_allows_compiling_and_running_kernels(images: Engine) -> None:
     """Triton compiles with a C compiler into a folder from which it executes the result."""
     pair = {"TARGET_MODEL": "verifier", "DRAFT_MODEL": "drafter"}
     services = yaml.safe_load(gpu_project(images, "config", **pair))["services"]

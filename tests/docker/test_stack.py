@@ -56,7 +56,7 @@ def test_containers_write_no_files_into_the_application(project: Project) -> Non
 
 def test_generation_over_grpc(address: str, expected: list[int]) -> None:
     with Running(address, FUSED, max_draft_tokens=4) as running:
-        assert running.ended() == expected
+        assert running.wait_for_tokens() == expected
     assert running.summary.speculation.draft_forwards > 0
 
 

@@ -26,15 +26,15 @@ def test_verifier_crash_costs_no_token(
     before = project.starts(container)
     strategy = FUSED if service == "redis" else SPECULATIVE
     with Running(address, strategy, DRAFT_TOKENS) as running:
-        running.under_way()
+        running.wait_until_under_way()
         project.crash(container)
-        assert running.ended() == expected
+        assert running.wait_for_tokens() == expected
     assert running.summary.speculation.draft_forwards > 0
     assert running.summary.speculation.fallback_rounds >= (service == "drafter")
     assert running.summary.speculation.reopened_sessions >= (service == "verifier")
     project.wait_until_healthy(container, after_starts=before + 1)
     with Running(address) as again:
-        assert again.ended() == expected
+        assert again.wait_for_tokens() == expected
 
 
 def test_orchestrator_crash_loses_only_its_streams(
@@ -43,13 +43,13 @@ def test_orchestrator_crash_loses_only_its_streams(
     [container] = project.containers("orchestrator")
     before = project.starts(container)
     with Running(address) as running:
-        running.under_way()
+        running.wait_until_under_way()
         project.crash(container)
-        assert running.broken() is grpc.StatusCode.UNAVAILABLE
+        assert running.wait_for_error() is grpc.StatusCode.UNAVAILABLE
     assert running.token_ids == expected[: len(running.token_ids)]
     project.wait_until_healthy(container, after_starts=before + 1)
     with Running(address) as again:
-        assert again.ended() == expected
+        assert again.wait_for_tokens() == expected
 
 
 def test_disconnected_redis_costs_no_token(
@@ -57,16 +57,16 @@ def test_disconnected_redis_costs_no_token(
 ) -> None:
     [container] = project.containers("redis")
     with Running(address, FUSED) as running:
-        running.under_way()
+        running.wait_until_under_way()
         project.disconnect(container, ["phrases"])
         try:
-            assert running.ended() == expected
+            assert running.wait_for_tokens() == expected
             with Running(address, FUSED) as meanwhile:
-                assert meanwhile.ended() == expected
+                assert meanwhile.wait_for_tokens() == expected
         finally:
             project.connect(container, "redis", ["phrases"])
     with Running(address, FUSED) as again:
-        assert again.ended() == expected
+        assert again.wait_for_tokens() == expected
 
 
 def test_one_of_two_drafters_dies(project: Project, address: str, expected: list[int]) -> None:
@@ -75,15 +75,15 @@ def test_one_of_two_drafters_dies(project: Project, address: str, expected: list
     for container in project.containers("drafter"):
         project.wait_until_known("drafter", 2)
         with generation_with_drafter(address) as one, generation_with_drafter(address) as two:
-            one.under_way()
-            two.under_way()
+            one.wait_until_under_way()
+            two.wait_until_under_way()
             project.engine.run("docker", "kill", container)  # and nothing restarts it
-            assert one.ended() == two.ended() == expected
+            assert one.wait_for_tokens() == two.wait_for_tokens() == expected
         figures = [running.summary.speculation for running in (one, two)]
         assert all(each.draft_forwards for each in figures)
         assert any(each.fallback_rounds for each in figures)
         with generation_with_drafter(address) as other:
-            assert other.ended() == expected
+            assert other.wait_for_tokens() == expected
         assert other.summary.speculation.draft_forwards > 0
         project.engine.run("docker", "start", container)
         project.wait_until_healthy(container)
@@ -95,10 +95,10 @@ def test_one_of_two_verifiers_dies(project: Project, address: str, expected: lis
     project.up(verifier=2)
     victim = project.containers("verifier")[-1]
     with Running(address) as one, Running(address) as other:
-        one.under_way()
-        other.under_way()
+        one.wait_until_under_way()
+        other.wait_until_under_way()
         project.engine.run("docker", "kill", victim)
-        assert one.ended() == other.ended() == expected
+        assert one.wait_for_tokens() == other.wait_for_tokens() == expected
     reopened = [running.summary.speculation.reopened_sessions for running in (one, other)]
     assert sum(reopened) == 1
     project.up(verifier=1)

@@ -12,10 +12,10 @@ def test_stop_waits_for_running_requests(
     project: Project, address: str, expected: list[int]
 ) -> None:
     with Running(address) as running:
-        running.under_way()
+        running.wait_until_under_way()
         stopping = threading.Thread(target=project.compose, args=("stop",))
         stopping.start()
-        assert running.ended() == expected
+        assert running.wait_for_tokens() == expected
         stopping.join()
     for service in SERVICES:
         for container in project.containers(service):

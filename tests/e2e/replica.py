@@ -16,13 +16,13 @@ class Replica(Client):
         super().__init__(address)
         self._metrics = metrics
 
-    def figure(self, role: str, name: str) -> float:
+    def metric(self, role: str, name: str) -> float:
         return read_metric(self._metrics[role], f"draftloop_{name}")
 
-    def has_heard(self, role: str, before: float, count: int) -> bool:
+    def has_received(self, role: str, before: float, count: int) -> bool:
         """Whether `role` has `count` more phrases than `before` and has read the whole log."""
-        received = self.figure(role, RECEIVED)
-        return received >= before + count and not self.figure(role, REPLAYING)
+        received = self.metric(role, RECEIVED)
+        return received >= before + count and not self.metric(role, REPLAYING)
 
 
 def metrics_addresses() -> dict[str, str]:

@@ -255,9 +255,9 @@ def test_killed_drafter_changes_no_token(
         each.speculation.ouroboros.phrases_alone = False
     try:
         with Streams(client, asked) as streams:
-            streams.under_way()
+            streams.wait_until_under_way()
             stack.processes["drafter"].kill()
-            said = streams.ended()
+            said = streams.wait_for_tokens()
         while_dead = client.once(cases[1], "speculative", max_draft_tokens=DRAFT_TOKENS)
     finally:
         stack.restart("drafter")

@@ -126,10 +126,10 @@ def wait_for_phrases(replica: Replica, case: Case, way: Way, tenant: str, count:
 
     A request for one token makes it follow the tenant's namespace.
     """
-    before = {role: replica.figure(role, RECEIVED) for role in way.heard_by}
+    before = {role: replica.metric(role, RECEIVED) for role in way.phrase_readers}
     answer(replica, replace(case, max_tokens=1), way, tenant, max_draft_tokens=8)
     for role, received in before.items():
-        until(lambda role=role, received=received: replica.has_heard(role, received, count), 60)  # type: ignore[misc]
+        until(lambda role=role, received=received: replica.has_received(role, received, count), 60)  # type: ignore[misc]
 
 
 def poison(server: RedisServer, tenant: str, cases: Sequence[Case], said: list[list[int]]) -> int:
@@ -256,18 +256,18 @@ def test_redis_outage_changes_no_token(
 ) -> None:
     """Redis is killed while requests run and returns while others do; no client gets an error."""
     history = WAYS[5]
-    failed = {role: first.figure(role, FAILURES) for role in history.heard_by}
+    failed = {role: first.metric(role, FAILURES) for role in history.phrase_readers}
     turns = [number % len(cases) for number in range(len(ways))]
     asked = [
         way.parameters(cases[turn], "lost", max_draft_tokens=8)
         for way, turn in zip(ways, turns, strict=True)
     ]
     with Streams(first, asked) as streams:
-        streams.under_way()
+        streams.wait_until_under_way()
         server.kill()
-        assert streams.unfinished
-        said = streams.ended()
-    until(lambda: all(first.figure(role, FAILURES) > before for role, before in failed.items()))
+        assert streams.unfinished_count
+        said = streams.wait_for_tokens()
+    until(lambda: all(first.metric(role, FAILURES) > before for role, before in failed.items()))
     without = tokens(first, cases[:3], history, "lost")
     server.start()
     again = tokens(first, cases[:3], history, "lost")
@@ -357,7 +357,7 @@ def test_replica_learns_from_requests_of_another_replica(first: Replica, second:
     cold = answer(second, eleventh, apart, "replicas")
     for case in similar[:SIMILAR]:
         answer(first, case, together, "replicas")
-    until(lambda: not first.figure("orchestrator", WAITING), 60)
+    until(lambda: not first.metric("orchestrator", WAITING), 60)
     wait_for_phrases(second, eleventh, together, "replicas")
     warm = answer(second, eleventh, together, "replicas")
     assert list(warm.token_ids) == list(cold.token_ids)

@@ -22,7 +22,7 @@ class Way:
     name: str
     strategy: str
     fields: dict[str, object] = field(default_factory=dict)
-    heard_by: tuple[str, ...] = ("orchestrator",)  # roles that follow the log for its requests
+    phrase_readers: tuple[str, ...] = ("orchestrator",)  # roles that follow the log
     from_phrases: bool = False  # whether it drafts from phrases of other requests
     weighs: bool = False  # whether it weighs them against other sources and takes the likelier
 
@@ -48,7 +48,7 @@ def _source(name: str) -> dict[str, object]:
 
 
 # Settings of an `ouroboros` that drafts from other requests' phrases.
-BOTH: dict[str, Any] = {"heard_by": ("orchestrator", "drafter"), "from_phrases": True}
+BOTH: dict[str, Any] = {"phrase_readers": ("orchestrator", "drafter"), "from_phrases": True}
 WAYS = (
     Way("speculative", "speculative"),
     Way("prompt_lookup", "prompt_lookup"),

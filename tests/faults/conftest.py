@@ -36,7 +36,7 @@ def shared_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 @pytest.fixture
 def fleet(shared_fleet: Fleet) -> Iterator[Fleet]:
     """The shared fleet, complete; afterwards no session, request or traceback may be left."""
-    shared_fleet.whole()
+    shared_fleet.wait_until_complete()
     yield shared_fleet
     shared_fleet.wait_until_free()
     for role in ("orchestrator", "drafter", "verifier"):

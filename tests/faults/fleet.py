@@ -116,7 +116,7 @@ class Fleet:
             if not self.processes[name].alive:
                 self.processes[name].start()
 
-    def whole(self) -> None:
+    def wait_until_complete(self) -> None:
         """Starts what is dead; returns when all processes are ready and know one another."""
         self.revive()
         for process in self.processes.values():

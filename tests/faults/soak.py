@@ -97,7 +97,7 @@ def run(kills: int, seed: int) -> int:
                 progress.update(bar, advance=1, description=text)
 
             done = soak(fleet, kills, random.Random(seed), told)
-        fleet.whole()
+        fleet.wait_until_complete()
         fleet.wait_until_free()
         tally = load.tally
         console.print(summarize(done, tally, time.monotonic() - started), highlight=False)

@@ -53,7 +53,7 @@ def test_services_run_when_logs_cannot_be_written(
             silent.verifier.wait_until_ready()
         for process in reversed(both):
             process.send(signal.SIGTERM)
-            assert process.ended() == 0
+            assert process.wait_for_exit() == 0
     finally:
         for process in both:
             process.kill()

@@ -116,7 +116,7 @@ async def test_session_freed_by_the_drafter_is_reopened_at_once() -> None:
         assert fake.opened == 2
 
 
-async def test_failed_drafter_is_tried_by_one_request_only() -> None:
+async def test_failed_drafter_is_tried_by_one_request_at_a_time() -> None:
     fake = fakes.FakeDrafter(None, fakes.wrong_chain)
     async with (
         fakes.listening(add_drafter, fake) as address,

@@ -35,7 +35,7 @@ def test_orchestrator_finishes_running_requests_on_sigterm(
         fleet.processes[name].send(signal.SIGTERM)
     load.tally.assert_none_lost()
     assert load.tally.answered == len(requests) and not load.tally.asked_again
-    assert fleet.processes[name].ended() == 0
+    assert fleet.processes[name].wait_for_exit() == 0
     assert fleet.log("orchestrator").count("verifier session lost") == reopened
 
 

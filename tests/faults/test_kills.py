@@ -52,7 +52,7 @@ def test_missing_verifier_is_reported_at_once_by_grpc_and_http(
     answer = httpx.post(f"{url}/v1/completions", json={"prompt": "x"}, timeout=PATIENCE_S)
     assert answer.status_code == 503 and int(answer.headers["Retry-After"]) > 0
     until(lambda: httpx.get(f"{url}/ready").status_code == 503, PATIENCE_S)
-    fleet.whole()
+    fleet.wait_until_complete()
     until(lambda: httpx.get(f"{url}/ready").status_code == 200, PATIENCE_S)
     for door in (stream_by_grpc, stream_by_http):
         said = [token for piece in door(orchestrator, requests[0], "fused") for token in piece]

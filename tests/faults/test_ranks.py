@@ -36,8 +36,8 @@ def test_killed_rank_ends_its_service_but_no_request(
     with Load(split_fleet.orchestrators, requests, fault_free_outputs) as load:
         load.wait_until_under_way()
         follower(split_fleet, "v1").kill()
-        assert split_fleet.processes["v1"].ended(GONE_S) == 1
-        split_fleet.whole()
+        assert split_fleet.processes["v1"].wait_for_exit(GONE_S) == 1
+        split_fleet.wait_until_complete()
     load.tally.assert_none_lost()
 
 
@@ -45,7 +45,7 @@ def test_killed_leader_leaves_no_rank_running(split_fleet: Fleet) -> None:
     left = follower(split_fleet, "v1")
     split_fleet.processes["v1"].kill()
     until(lambda: not left.is_running(), GONE_S)
-    split_fleet.whole()
+    split_fleet.wait_until_complete()
 
 
 def test_sigterm_ends_all_ranks_with_status_0(split_fleet: Fleet) -> None:
@@ -53,5 +53,5 @@ def test_sigterm_ends_all_ranks_with_status_0(split_fleet: Fleet) -> None:
     left = follower(split_fleet, "v2")
     left.send_signal(signal.SIGTERM)
     split_fleet.processes["v2"].send(signal.SIGTERM)
-    assert split_fleet.processes["v2"].ended(GONE_S) == 0
+    assert split_fleet.processes["v2"].wait_for_exit(GONE_S) == 0
     assert not left.is_running()

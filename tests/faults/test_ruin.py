@@ -56,9 +56,9 @@ def test_verifier_whose_forwards_all_fail_ends_but_no_request(
     with Load(failing_fleet.orchestrators, requests, fault_free_outputs) as load:
         load.wait_until_under_way()
         sick.touch()
-        assert verifier.ended(GONE_S) == 1
+        assert verifier.wait_for_exit(GONE_S) == 1
         sick.unlink()
-        failing_fleet.whole()
+        failing_fleet.wait_until_complete()
     load.tally.assert_none_lost()
     (said,) = (line for line in verifier.log().splitlines() if "forwards go on to fail" in line)
     assert "illegal memory access" in said
