@@ -32,7 +32,7 @@ def test_every_role_has_its_health_check(images: Engine, role: str) -> None:
     assert "draftloop.rpc.health" in check[-1]
 
 
-def test_the_orchestrator_has_no_torch(images: Engine) -> None:
+def test_orchestrator_image_has_no_torch(images: Engine) -> None:
     code = "import importlib.util as u; print(u.find_spec('torch'), u.find_spec('transformers'))"
     assert run_python(images, "orchestrator", code) == "None None"
     assert images.inspect(f"draftloop-orchestrator:{TAG}")["Size"] < MAX_SLIM_BYTES

@@ -35,7 +35,7 @@ def test_only_the_orchestrator_is_published_and_only_on_loopback(project: Projec
     assert hosts == {"127.0.0.1"}
 
 
-def test_the_verifier_cannot_reach_redis(project: Project) -> None:
+def test_verifier_cannot_reach_redis(project: Project) -> None:
     [verifier] = project.containers("verifier")
     code = (
         "import socket\ntry: socket.getaddrinfo('redis', 6379)\n"

@@ -53,7 +53,7 @@ def test_profile_names_the_device(served: Served, tell: Tell) -> None:
     assert told["verifier"]["device"] == told["drafter"]["device"] == DEVICE
 
 
-def test_the_command_line_generates(served: Served) -> None:
+def test_command_line_generates(served: Served) -> None:
     done = run(served, "generate", "def add(a, b):", "--max-tokens", "24", "--temperature", "0")
     assert done.exit_code == 0, done.output
     assert done.output.strip()

@@ -130,7 +130,7 @@ def log(kind: str, urls: Callable[[str], str]) -> Iterator[PhraseLog]:
     opened.close()
 
 
-def test_what_is_appended_is_read_in_order_and_from_any_position(log: PhraseLog) -> None:
+def test_appended_records_are_read_in_order_from_any_position(log: PhraseLog) -> None:
     assert log.read(START, 10) == [] and log.length() == 0
     log.append([record(1), record(2)])
     log.append([record(3)])
