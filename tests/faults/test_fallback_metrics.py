@@ -49,9 +49,10 @@ async def test_hanging_and_invalid_drafters_are_counted(reason: str) -> None:
         return fakes.draft(asked.committed_length, [1, 2], [5, 9])
 
     hangs = reason == "no_answer"
+    limit = 0.3 if hangs else 30.0
     fake = fakes.FakeDrafter(None, nonsense, delay_s=3600 if hangs else 0)
     async with fakes.listening(add_drafter, fake) as address, replicas(address) as known:
-        session = DrafterSession(known, session_terms(answer_timeout_s=0.3), target=TARGET)
+        session = DrafterSession(known, session_terms(answer_timeout_s=limit), target=TARGET)
         assert await fallback_reason(session) == "no_session"
         while (found := await fallback_reason(session)) == "opening":
             await asyncio.sleep(0.01)

@@ -237,7 +237,7 @@ async def test_other_vocabulary_is_refused_with_both_fingerprints(
 
 
 async def test_idle_session_is_freed(serve_verifier: Start) -> None:
-    async with serve_verifier(idle_timeout_s=0.3) as (channel, host):
+    async with serve_verifier(idle_timeout_s=1.0) as (channel, host):
         call = VerifierStub(channel).Verify()
         await send_and_read(call, open_verifier())
         assert host.admission.open_sessions == 1
