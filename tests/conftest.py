@@ -10,7 +10,7 @@ from hypothesis import settings
 
 from draftloop.environment import ENVIRONMENT_PREFIX, prefix_of
 from draftloop.openmp import prefer_passive_waiting
-from tests.support.device import is_there
+from tests.support.device import is_available
 
 prefer_passive_waiting()  # before any test imports torch; processes that tests start inherit it
 
@@ -35,5 +35,5 @@ def pytest_collection_finish() -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skips tests marked `gpu` when there is no GPU, unless TEST_DEVICE names the CPU."""
-    if item.get_closest_marker("gpu") and not is_there():
+    if item.get_closest_marker("gpu") and not is_available():
         pytest.skip("needs a CUDA device")

@@ -71,7 +71,7 @@ def run(command: Command, folder: Path, *more: str) -> subprocess.CompletedProce
     [command for command in BENCHMARKS if "--server" not in command.words],
     ids=lambda command: command.text,
 )
-def test_it_runs(command: Command, tmp_path: Path) -> None:
+def test_documented_benchmark_runs(command: Command, tmp_path: Path) -> None:
     assert run(command, tmp_path).stdout.strip() or list(tmp_path.iterdir())
 
 
@@ -80,7 +80,9 @@ def test_it_runs(command: Command, tmp_path: Path) -> None:
     [command for command in BENCHMARKS if "--server" in command.words],
     ids=lambda command: command.text,
 )
-def test_it_measures_a_server_that_runs(command: Command, stack: Stack, tmp_path: Path) -> None:
+def test_documented_benchmark_measures_a_running_server(
+    command: Command, stack: Stack, tmp_path: Path
+) -> None:
     (tmp_path / "prompts.txt").write_text(OWN_PROMPTS)
     run(command, tmp_path, "--server", stack.address)
     record = json.loads((tmp_path / "load.json").read_text())

@@ -12,7 +12,7 @@ import pytest
 from orchestrator.launcher import Stack
 from orchestrator.stack_config import StackConfig
 from tests.support.forked import ForkedStack
-from tests.support.opt_in import only_on_request, those_below
+from tests.support.opt_in import only_on_request, tests_below
 
 if TYPE_CHECKING:  # not imported when these tests are skipped
     from playwright.sync_api import Browser
@@ -31,7 +31,7 @@ OpenPage = Callable[..., "Playground"]
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skips these tests unless they are requested: not every machine has a browser."""
-    chosen = those_below(Path(__file__).parent, items)
+    chosen = tests_below(Path(__file__).parent, items)
     reason = "needs Chromium: run `make test-browser`"
     only_on_request(chosen, variable=WANTED, timeout_s=TIMEOUT_S, reason=reason)
 

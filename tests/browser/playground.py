@@ -17,13 +17,13 @@ class Playground:
         self.page = page
         self.problems: list[str] = []
         self.requests: list[str] = []
-        page.on("console", self._heard)
+        page.on("console", self._record_message)
         page.on("pageerror", lambda error: self.problems.append(str(error)))
         page.on("request", lambda request: self.requests.append(request.url))
         page.goto(base + "/")
         self.wait_for("#models", greeting)
 
-    def _heard(self, message: Any) -> None:
+    def _record_message(self, message: Any) -> None:
         if message.type in ("error", "warning"):
             self.problems.append(f"{message.text} ({message.location['url']})")
 

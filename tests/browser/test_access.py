@@ -32,12 +32,12 @@ def focus_by_tab(playground: Playground, name: str) -> None:
     pytest.fail(f"the tabulator never reaches #{name}")
 
 
-def properties(node: dict[str, Any]) -> dict[str, Any]:
+def node_properties(node: dict[str, Any]) -> dict[str, Any]:
     """The properties of a node of the accessibility tree."""
     return {each["name"]: each["value"].get("value") for each in node.get("properties", ())}
 
 
-def test_by_the_keyboard_alone(playground: Playground) -> None:
+def test_keyboard_alone_operates_the_page(playground: Playground) -> None:
     playground.fill(**RUN)
     playground.page.reload()
     playground.wait("Ready")
@@ -65,7 +65,7 @@ def test_by_the_keyboard_alone(playground: Playground) -> None:
     assert playground.text("#round-name") == "prefill"
 
 
-def test_names_and_roles(playground: Playground) -> None:
+def test_accessible_names_and_roles(playground: Playground) -> None:
     assert playground.page.evaluate(NAMELESS) == []
     assert playground.at("html").get_attribute("lang") == "en"
     assert playground.at("h1").count() == playground.at("main").count() == 1
@@ -74,14 +74,14 @@ def test_names_and_roles(playground: Playground) -> None:
     assert playground.at("#error").get_attribute("role") == "alert"
 
 
-def test_a_screen_reader_is_not_told_of_every_round(playground: Playground) -> None:
+def test_screen_readers_do_not_announce_every_round(playground: Playground) -> None:
     """`output` elements are live regions by default: every round's numbers used to be read out."""
     playground.run(**RUN)
     session = playground.page.context.new_cdp_session(playground.page)
     nodes = session.send("Accessibility.getFullAXTree")["nodes"]
     round_name = playground.text("#round-name")  # announced when somebody moves the slider
     assert playground.at("#round").get_attribute("aria-valuetext") == round_name
-    live = [node for node in nodes if properties(node).get("live", "off") != "off"]
+    live = [node for node in nodes if node_properties(node).get("live", "off") != "off"]
     assert len(live) == len(LIVE)
     for name in LIVE:
         assert playground.at(f"#{name}").get_attribute("aria-live") == "polite"
@@ -115,7 +115,7 @@ def test_themes(open_page: OpenPage) -> None:
 
 
 @pytest.mark.parametrize("width", [360, 1600])
-def test_any_width_and_nothing_moves(open_page: OpenPage, width: int) -> None:
+def test_layout_is_stable_at_any_width(open_page: OpenPage, width: int) -> None:
     playground = open_page(viewport={"width": width, "height": 900})
     playground.run(**RUN)
     wide = playground.page.evaluate("document.documentElement.scrollWidth")
@@ -125,7 +125,7 @@ def test_any_width_and_nothing_moves(open_page: OpenPage, width: int) -> None:
 
 
 @pytest.mark.parametrize("width", [360, 1600])
-def test_a_page_that_arrives_line_by_line_stays_still_too(
+def test_layout_is_stable_while_the_page_loads_line_by_line(
     open_page: OpenPage, base: str, width: int
 ) -> None:
     """A field that was painted before its input used to move up when the input arrived."""
@@ -134,7 +134,7 @@ def test_a_page_that_arrives_line_by_line_stays_still_too(
         assert playground.page.evaluate(SHIFTS) == []
 
 
-def test_there_is_room_for_long_names_of_models(playground: Playground) -> None:
+def test_layout_is_stable_with_long_model_names(playground: Playground) -> None:
     """Long names used to push the page down by a line on phones."""
     playground.page.set_viewport_size({"width": 360, "height": 900})
     top, names = "m => m.getBoundingClientRect().top", "vendor/model-of-some-thirty-letters"
@@ -152,7 +152,7 @@ def test_reduced_motion(open_page: OpenPage) -> None:
     assert playground.page.evaluate(moving) == 0
 
 
-def test_a_low_window_shows_the_form_s_buttons_beside_the_answer(open_page: OpenPage) -> None:
+def test_low_window_shows_the_form_buttons_beside_the_answer(open_page: OpenPage) -> None:
     """The buttons used to be below a low window unless the page was scrolled to its very end."""
     playground = open_page(viewport={"width": 1280, "height": 500})  # a usual screen at 200 %
     playground.at("#answer").evaluate("box => box.scrollIntoView({ block: 'start' })")

@@ -35,7 +35,7 @@ MANY = [f"word{at} " for at in range(4000)]
 FEW = ["one ", "two ", "three "]
 
 
-def answered(
+def script_answer(
     playground: Playground, texts: list[str], fallback_rounds: int = 0
 ) -> list[dict[str, Any]]:
     """Gives every drafted run this answer; plain decoding is real. Returns the list of requests."""
@@ -55,7 +55,7 @@ def answered(
 
 def test_rounds_between_two_frames_cost_one_layout(playground: Playground) -> None:
     """Each round used to read two layouts of the whole answer: quadratic time in its length."""
-    answered(playground, MANY)
+    script_answer(playground, MANY)
     playground.page.evaluate(COUNT)
     playground.run()
     asked, frames = playground.page.evaluate("[window.asked, window.frames_drawn]")
@@ -66,8 +66,8 @@ def test_rounds_between_two_frames_cost_one_layout(playground: Playground) -> No
     assert playground.at("#answer").evaluate(end) < 2
 
 
-def test_any_token_and_any_round_of_a_long_answer_is_reached(playground: Playground) -> None:
-    answered(playground, MANY)
+def test_every_token_and_round_of_a_long_answer_can_be_selected(playground: Playground) -> None:
+    script_answer(playground, MANY)
     playground.run()
     assert playground.text("#answer .round.current") == MANY[-1]
     playground.at("#answer").focus()
@@ -78,15 +78,15 @@ def test_any_token_and_any_round_of_a_long_answer_is_reached(playground: Playgro
     playground.at("#answer .token").nth(7).click()
     playground.page.keyboard.press("ArrowRight")
     assert playground.text("#answer .token.chosen") == MANY[8]
-    answered(playground, FEW)
+    script_answer(playground, FEW)
     playground.run()  # nothing of the earlier answer is left
     assert playground.text("#answer") == "".join(FEW)
     assert playground.at("#answer .token.chosen").count() == 0
     assert playground.text("#answer .round.current") == FEW[-1]
 
 
-def test_whoever_has_scrolled_back_reads_on_in_peace(playground: Playground) -> None:
-    answered(playground, MANY)
+def test_scroll_position_is_kept_while_the_answer_grows(playground: Playground) -> None:
+    script_answer(playground, MANY)
     playground.run()
     playground.page.unroute(COMPLETIONS)
     # token by token, so that it does not end before the page has been scrolled
@@ -102,9 +102,9 @@ def test_whoever_has_scrolled_back_reads_on_in_peace(playground: Playground) -> 
     playground.wait("Stopped after")
 
 
-def test_stop_counts_the_run_that_it_stops(playground: Playground) -> None:
+def test_status_after_stop_counts_the_stopped_run(playground: Playground) -> None:
     """In the second half of a comparison, the status used to count the first run's tokens."""
-    answered(playground, FEW)
+    script_answer(playground, FEW)
     playground.fill(**{**RUN, "max_tokens": 1500})
     playground.at("#compare").click()
     playground.at("#plain .round").nth(len(FEW) + 2).wait_for()
@@ -115,16 +115,16 @@ def test_stop_counts_the_run_that_it_stops(playground: Playground) -> None:
     assert playground.text("#status") == f"Stopped after {tokens} tokens"
 
 
-def test_says_that_the_drafter_was_missed(playground: Playground) -> None:
+def test_rounds_without_a_drafter_are_reported(playground: Playground) -> None:
     """Rounds without a drafter used to be described as if no draft had been worth its time."""
-    answered(playground, FEW, fallback_rounds=2)
+    script_answer(playground, FEW, fallback_rounds=2)
     playground.run(seed=5)
     ended = "Ended at the limit of tokens: 3 tokens, 1.0 a second, seed 5"
     assert playground.text("#status") == f"{ended}, 2 rounds without the drafter"
     assert "or no drafter answered" in playground.text("#about-tree")
 
 
-def test_a_single_token_has_no_speed(playground: Playground) -> None:
+def test_single_token_has_no_speed(playground: Playground) -> None:
     """The speed of a single token used to be shown as 0.0 tokens a second."""
     playground.run(**{**RUN, "max_tokens": 1})
     assert (
@@ -132,9 +132,9 @@ def test_a_single_token_has_no_speed(playground: Playground) -> None:
     )
 
 
-def test_a_seed_is_sent_to_the_last_digit_or_not_at_all(playground: Playground) -> None:
+def test_seed_is_sent_exactly_or_not_at_all(playground: Playground) -> None:
     """Larger seeds used to be rounded, so that another seed was sent than was typed."""
-    asked = answered(playground, FEW)
+    asked = script_answer(playground, FEW)
     playground.fill(seed=2**53)
     playground.at("#run").click()
     assert playground.at("#seed").evaluate("field => field.validity.rangeOverflow")
@@ -176,7 +176,7 @@ BETWEEN_FRAMES = """async () => {
 }"""
 
 
-def test_nothing_of_a_stopped_run_is_drawn_into_the_next(playground: Playground) -> None:
+def test_stopped_run_is_not_drawn_into_the_next(playground: Playground) -> None:
     """A stopped run's last frame used to be drawn after the next run's start, with old figures."""
     words = stream(FEW).removesuffix("data: [DONE]\n\n")
     playground.page.evaluate(HELD, words)

@@ -17,7 +17,7 @@ KEY = new_key()
 
 
 @pytest.fixture
-def guarded(stack: Stack, tmp_path: Path) -> Iterator[str]:
+def server_with_key(stack: Stack, tmp_path: Path) -> Iterator[str]:
     """Address of another orchestrator, which requires a key, on the stack's services."""
     keys, address = tmp_path / "keys.toml", tmp_path / "http.address"
     keys.write_text(KeyEntry(name="visitor", sha256=hash_of(KEY), tenant="").toml())
@@ -36,8 +36,10 @@ def guarded(stack: Stack, tmp_path: Path) -> Iterator[str]:
         process.stop()
 
 
-def test_asks_for_a_key_and_keeps_it_nowhere(open_page: OpenPage, guarded: str) -> None:
-    playground = open_page(guarded, greeting="key")
+def test_page_asks_for_the_key_and_stores_it_nowhere(
+    open_page: OpenPage, server_with_key: str
+) -> None:
+    playground = open_page(server_with_key, greeting="key")
     playground.at("#key").wait_for()  # visible
     playground.at("#run").click()
     playground.wait("Failed")
@@ -55,11 +57,11 @@ def test_asks_for_a_key_and_keeps_it_nowhere(open_page: OpenPage, guarded: str) 
 
 
 @pytest.mark.parametrize("key", ["schl\u00fcssel", "key\u2013with-a-dash", "two words"])
-def test_a_key_that_cannot_be_one_is_a_refused_key(
-    open_page: OpenPage, guarded: str, key: str
+def test_key_with_unsendable_characters_is_reported_as_refused(
+    open_page: OpenPage, server_with_key: str, key: str
 ) -> None:
     """Browsers cannot send every character. That used to be reported as an unreachable server."""
-    playground = open_page(guarded, greeting="key")
+    playground = open_page(server_with_key, greeting="key")
     playground.at("#key").fill(key)
     playground.page.keyboard.press("Tab")
     playground.wait_for("#models", "character that no key has")

@@ -19,14 +19,14 @@ PROMPT = "def first(self):\n    return self.first\n\n\n" * 3
 RUN = {"prompt": PROMPT, "max_tokens": 32, "temperature": 0.5, "seed": 3}
 
 
-def test_loads_from_nowhere_else(playground: Playground, base: str) -> None:
+def test_page_loads_only_from_its_own_server(playground: Playground, base: str) -> None:
     assert {urlsplit(url).netloc for url in playground.requests} == {urlsplit(base).netloc}
     assert playground.page.url == f"{base}/playground/"
     names = playground.at("#strategy option").all_text_contents()
     assert "autoregressive" in names and playground.at("#strategy").input_value() == "fused"
 
 
-def test_streams_what_the_api_answers(playground: Playground, http: httpx.Client) -> None:
+def test_page_shows_the_answer_of_the_api(playground: Playground, http: httpx.Client) -> None:
     playground.run(**RUN)
     answer = http.post("/v1/completions", json=RUN).json()
     assert playground.text("#answer") == answer["choices"][0]["text"]
@@ -40,7 +40,7 @@ def test_streams_what_the_api_answers(playground: Playground, http: httpx.Client
     assert len(styles) == len(set(sources))  # they differ without colour too
 
 
-def test_draws_the_tree_of_every_round(playground: Playground) -> None:
+def test_page_draws_the_tree_of_every_round(playground: Playground) -> None:
     playground.run(**RUN)
     rounds = int(playground.at("#round").get_attribute("max") or 0)
     accepted = drafted = 0
@@ -55,7 +55,7 @@ def test_draws_the_tree_of_every_round(playground: Playground) -> None:
     assert playground.text("#per-round") == f"{(RUN['max_tokens'] - 1) / rounds:.2f}"  # type: ignore[operator]
 
 
-def test_says_why_a_draft_ended(playground: Playground) -> None:
+def test_page_shows_why_a_draft_ended(playground: Playground) -> None:
     playground.run(**RUN)
     said = []
     for number in range(1, int(playground.at("#round").get_attribute("max") or 0) + 1):
@@ -66,7 +66,7 @@ def test_says_why_a_draft_ended(playground: Playground) -> None:
     assert "Draft tree of round" in spoken
 
 
-def test_stop_frees_the_session(playground: Playground, stack: Stack) -> None:
+def test_stop_button_frees_the_session(playground: Playground, stack: Stack) -> None:
     # token by token: with drafts it ends within a second, which opening a channel may take
     playground.fill(**{**RUN, "max_tokens": 1500, "strategy": "autoregressive"})
     playground.at("#prompt").focus()
@@ -81,7 +81,7 @@ def test_stop_frees_the_session(playground: Playground, stack: Stack) -> None:
     assert int(playground.text("#count")) == RUN["max_tokens"]
 
 
-def test_compares_with_plain_decoding(playground: Playground) -> None:
+def test_comparison_with_plain_decoding(playground: Playground) -> None:
     playground.fill(**RUN)
     playground.at("#compare").click()
     playground.wait()
@@ -94,7 +94,7 @@ def test_compares_with_plain_decoding(playground: Playground) -> None:
     assert drafted.count() == 0
 
 
-def test_tells_errors_in_words(playground: Playground) -> None:
+def test_page_shows_error_messages(playground: Playground) -> None:
     playground.fill(**{**RUN, "prompt": "word " * 6000})
     playground.at("#run").click()
     playground.wait("Failed")
@@ -104,7 +104,7 @@ def test_tells_errors_in_words(playground: Playground) -> None:
     playground.problems.clear()  # the browser itself reports every status 400
 
 
-def test_tells_that_the_server_is_gone(open_page: OpenPage) -> None:
+def test_page_reports_an_unreachable_server(open_page: OpenPage) -> None:
     playground = open_page()
     playground.page.context.set_offline(True)
     playground.at("#run").click()

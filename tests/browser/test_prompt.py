@@ -11,7 +11,7 @@ OWN = "# my own\n# of several lines\n"
 FOCUSED = "() => document.activeElement.id"
 
 
-def test_examples_are_walked_through_by_the_keyboard(playground: Playground) -> None:
+def test_examples_can_be_browsed_by_keyboard(playground: Playground) -> None:
     """The first arrow key used to select the first example and move the focus away."""
     example, prompt = playground.at("#example"), playground.at("#prompt")
     example.focus()
@@ -23,7 +23,7 @@ def test_examples_are_walked_through_by_the_keyboard(playground: Playground) -> 
     assert len(set(taken)) == 3 and all(text for _, text in taken)
 
 
-def test_what_an_example_replaces_comes_back_by_undo(playground: Playground) -> None:
+def test_undo_restores_a_prompt_replaced_by_an_example(playground: Playground) -> None:
     """Undo brings back a typed prompt that an example replaced. It used to be lost."""
     example, prompt = playground.at("#example"), playground.at("#prompt")
     prompt.fill(OWN)
@@ -35,7 +35,7 @@ def test_what_an_example_replaces_comes_back_by_undo(playground: Playground) -> 
     assert example.input_value() == ""  # so that the same example can be selected again
 
 
-def test_a_prompt_outlives_a_look_at_another_page(playground: Playground, base: str) -> None:
+def test_prompt_is_kept_across_navigation(playground: Playground, base: str) -> None:
     """The prompt is kept as the seed is, to which it belongs."""
     playground.fill(prompt=OWN, seed=11)
     playground.page.goto(f"{base}/openapi.json")

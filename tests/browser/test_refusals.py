@@ -33,7 +33,7 @@ FULL = {"error": {"message": "requests: at most 8 run at once", "param": None}}
         ("prompt", "word " * 6000, "prompt is too long: 12000 tokens"),
     ],
 )
-def test_what_is_wrong_with_a_field_is_told_beside_it(
+def test_field_errors_are_shown_beside_the_field(
     open_page: OpenPage, name: str, value: str, words: str
 ) -> None:
     """On phones it used to be shown below the visible part of the page."""
@@ -50,7 +50,7 @@ def test_what_is_wrong_with_a_field_is_told_beside_it(
     assert not playground.at("#error").is_visible()
 
 
-def test_a_field_that_was_wrong_may_be_asked_again(playground: Playground) -> None:
+def test_refused_request_can_be_sent_again(playground: Playground) -> None:
     """The request is sent again, as the server may be another one by then."""
     playground.fill(**{**RUN, "prompt": ""})
     for _ in range(2):
@@ -70,7 +70,7 @@ def test_a_field_that_was_wrong_may_be_asked_again(playground: Playground) -> No
         (MAGNIFIED, "Wed, 21 Oct 2026 07:28:00 GMT", ""),
     ],
 )
-def test_other_refusals_are_where_they_are_seen(
+def test_other_refusals_are_shown_in_the_visible_area(
     open_page: OpenPage, size: dict[str, int], wait: str, told: str
 ) -> None:
     playground = open_page(viewport=size)

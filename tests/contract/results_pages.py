@@ -67,13 +67,13 @@ def gpu(*notes: str) -> Paragraphs:
     return lambda: [speed_table(columns), *notes]
 
 
-def colder() -> list[str]:
+def low_temperature() -> list[str]:
     """Speeds at temperature 0.7."""
     columns = by_workload(Speeds.measured("zen5-t07", "300M"), 0.7, CODE)
     return [speed_table(columns), provenance("zen5-t07", FOLDER)]
 
 
-def larger() -> list[str]:
+def larger_draft_model() -> list[str]:
     """The small and the larger draft model side by side."""
     small = Speeds.measured("zen5", "300M", prompts_of="zen5-large")
     large = Speeds.measured("zen5-large", "300M-large")
@@ -88,7 +88,7 @@ def larger() -> list[str]:
     return [speed_table(columns, IN_A_ROW), provenance("zen5-large", FOLDER)]
 
 
-def dear_drafts() -> list[str]:
+def expensive_drafts() -> list[str]:
     """Speeds with draft forward passes at their measured cost, and at a higher one."""
     cheap, dear = (Speeds.in_virtual_time(f"simulated-{name}", "300M") for name in ("t07", "tenth"))
     columns = [
@@ -99,14 +99,14 @@ def dear_drafts() -> list[str]:
     return [speed_table(columns), "`simulated-t07.json`, `simulated-tenth.json`."]
 
 
-def in_a_row() -> list[str]:
+def two_draft_models() -> list[str]:
     """Two draft models in a cascade, an expensive one and a cheap one."""
     speeds = Speeds.in_virtual_time("simulated-row", "300M-large")
     columns = [*by_workload(speeds, SAMPLED), mean("mean", speeds, [SAMPLED])]
     return [speed_table(columns), "`simulated-row.json`."]
 
 
-def processors() -> list[str]:
+def machine_costs() -> list[str]:
     """The current models at the costs of several machines, and the cost that differs."""
     rows = ", ".join(
         f"{cost_of_rows(record, '300M', rows=16):.2f} ({machine})"
@@ -122,7 +122,7 @@ def processors() -> list[str]:
     return [told, speed_table(columns, IN_A_ROW)]
 
 
-def structured() -> list[str]:
+def structured_outputs() -> list[str]:
     """Speeds with a JSON schema."""
     columns = [
         Column(f"{profile}, {sampling(temperature)}", speeds, (("json", temperature),))
@@ -144,11 +144,11 @@ RESULTS = WrittenPage(
         "beside the best of the bundled pair": lambda: [against_best("zen5", "bundled")],
         "beside the best at 1B": lambda: [against_best("zen4-1B", "1B")],
         "overheads": lambda: [overheads("zen5", ["300M", "bundled"])],
-        "temperature 0.7": colder,
-        "larger draft model": larger,
-        "price of draft forwards": dear_drafts,
-        "draft models in a row": in_a_row,
-        "processors": processors,
+        "temperature 0.7": low_temperature,
+        "larger draft model": larger_draft_model,
+        "price of draft forwards": expensive_drafts,
+        "draft models in a row": two_draft_models,
+        "processors": machine_costs,
         "many requests": lambda: [by_requests("load"), provenance("load", FOLDER)],
         "parts of ouroboros": lambda: [
             part_by_part("ablation-ouroboros", "300M", PARTS),
@@ -158,7 +158,7 @@ RESULTS = WrittenPage(
             part_by_part("ablation-fused", "300M", PARTS),
             provenance("ablation-fused", FOLDER),
         ],
-        "structured output": structured,
+        "structured output": structured_outputs,
         "foresight at 300M": lambda: [
             foresight_table("oracle", "simulated-forwards", "300M"),
         ],

@@ -13,7 +13,7 @@ from tests.contract.repository import ROOT
 from tests.contract.test_protos import SOURCES
 
 
-def buf(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run_buf(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Runs the buf installed with the tests, which needs no network for local sources."""
     path = os.pathsep.join((sysconfig.get_path("scripts"), os.environ.get("PATH", "")))
     program = shutil.which("buf", path=path)
@@ -23,10 +23,10 @@ def buf(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_buf_finds_nothing() -> None:
-    found = buf("lint")
+    found = run_buf("lint")
     assert (found.returncode, found.stdout + found.stderr) == (0, "")
 
 
-def test_buf_looks_at_all_of_them() -> None:
+def test_buf_checks_all_protos() -> None:
     """Otherwise a check of no files would always succeed."""
-    assert sorted(buf("ls-files").stdout.split()) == SOURCES
+    assert sorted(run_buf("ls-files").stdout.split()) == SOURCES

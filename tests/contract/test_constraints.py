@@ -15,7 +15,7 @@ EXTRAS = ("", "orchestrator", "drafter", "verifier", "tracing", "models", "bench
 DIFFERS = "torch"  # its CUDA requirements depend on the build
 
 
-def pinned() -> set[str]:
+def pinned_distributions() -> set[str]:
     """The distributions for which constraints.txt pins one version."""
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = [Requirement(line) for line in lines if line and not line.startswith("#")]
@@ -23,7 +23,7 @@ def pinned() -> set[str]:
     return {canonicalize_name(pin.name) for pin in pins}
 
 
-def needed(distribution: str, extra: str) -> list[Requirement]:
+def requirements_of(distribution: str, extra: str) -> list[Requirement]:
     """The requirements of a distribution with this extra, by its metadata; "" is no extra."""
     try:
         found = [Requirement(text) for text in requires(distribution) or ()]
@@ -33,7 +33,7 @@ def needed(distribution: str, extra: str) -> list[Requirement]:
 
 
 @pytest.mark.parametrize("extra", EXTRAS)
-def test_all_that_an_extra_installs_is_pinned(extra: str) -> None:
+def test_all_requirements_of_an_extra_are_pinned(extra: str) -> None:
     """`llguidance` was not: two images of the same tag could follow grammars differently."""
     waiting = [(OURS, extra)]
     seen: set[tuple[str, str]] = set()
@@ -43,8 +43,8 @@ def test_all_that_an_extra_installs_is_pinned(extra: str) -> None:
             continue
         seen.add((distribution, wanted))
         if distribution != DIFFERS:
-            for each in needed(distribution, wanted):
+            for each in requirements_of(distribution, wanted):
                 name = canonicalize_name(each.name)
                 waiting += [(name, inner) for inner in ("", *each.extras)]
-    missing = {name for name, _ in seen} - {OURS} - pinned()
+    missing = {name for name, _ in seen} - {OURS} - pinned_distributions()
     assert not missing

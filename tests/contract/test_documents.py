@@ -40,11 +40,11 @@ def commands() -> tuple[tuple[str, ...], ...]:
         lines += INLINE.findall(prose(page))
         text = page.read_text(encoding="utf-8")
         lines += [line for line in text.splitlines() if line.startswith("    ")]
-    found = (words(line) for line in lines)
+    found = (split_command(line) for line in lines)
     return tuple(dict.fromkeys(command for command in found if command))
 
 
-def words(line: str) -> tuple[str, ...]:
+def split_command(line: str) -> tuple[str, ...]:
     """The words of a shell line without prompt and comment; empty if it cannot be parsed."""
     try:
         return tuple(shlex.split(line.strip().removeprefix("$ "), comments=True))
@@ -52,22 +52,22 @@ def words(line: str) -> tuple[str, ...]:
         return ()
 
 
-def starting_with(*start: str) -> list[tuple[str, ...]]:
+def find_commands(*start: str) -> list[tuple[str, ...]]:
     return [command for command in commands() if command[: len(start)] == start]
 
 
-def test_make_targets_exist() -> None:
+def test_documented_make_targets_exist() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z][\w-]*):", makefile, re.MULTILINE))
-    named = {word for command in starting_with("make") for word in command[1:2]}
+    named = {word for command in find_commands("make") for word in command[1:2]}
     assert {"demo", "test"} <= named
     assert named <= targets
 
 
-def test_modules_exist() -> None:
+def test_documented_modules_exist() -> None:
     names = {module.name for module in modules()}
     known = names | {f"{name}.__main__" for name in names} | {"venv", "pip", "pytest", "mypy"}
-    runs = [*starting_with("python", "-m"), *starting_with("python3", "-m")]
+    runs = [*find_commands("python", "-m"), *find_commands("python3", "-m")]
     assert runs
     assert {command[2] for command in runs} <= known
 
@@ -80,10 +80,10 @@ def help_text(*arguments: str) -> str:
     return run.output
 
 
-def test_command_line_exists() -> None:
+def test_documented_subcommands_and_flags_exist() -> None:
     """Every `draftloop …` has a subcommand and flags that its help names."""
     uses: dict[tuple[str, ...], set[str]] = {}
-    for command in starting_with("draftloop"):
+    for command in find_commands("draftloop"):
         if len(command) == 1 or not command[1].isalpha():
             continue
         size = 3 if command[1] in ("serve", "keys") else 2
@@ -107,7 +107,7 @@ def known_flags(arguments: tuple[str, ...]) -> set[str]:
     return {f"--{name.replace('_', '-')}" for name in fields}
 
 
-def test_what_others_flags_have_become_exists() -> None:
+def test_flags_in_the_migration_page_exist() -> None:
     page = prose(ROOT / "docs" / "coming_from.md")
     ours = [line.split("|")[-2] for line in page.splitlines() if line.startswith("| ")]
     named = {flag for cell in ours for flag in re.findall(r"--[a-z][\w-]*", cell)}
@@ -117,7 +117,7 @@ def test_what_others_flags_have_become_exists() -> None:
     assert named - {"--server"} <= known | negated and len(named) > 20
 
 
-def test_named_calls_exist() -> None:
+def test_documented_rpc_methods_exist() -> None:
     """`draftloop.v1.Generation/Generate` and similar names in the README are in the protos."""
     pool = descriptor_pool.Default()
     for file in (ROOT / "protos").glob("*.proto"):
@@ -130,7 +130,7 @@ def test_named_calls_exist() -> None:
 
 
 @every_document
-def test_python_examples_import_what_exists(page: Path) -> None:
+def test_python_examples_import_existing_names(page: Path) -> None:
     for body in fenced(page, "python"):
         for node in ast.walk(ast.parse(body)):
             if isinstance(node, ast.ImportFrom) and node.module:
@@ -147,7 +147,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @every_document
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_are_valid(page: Path) -> None:
     broken = []
     for pair in LINK.findall(prose(page)):
         link = pair[0] or pair[1]
@@ -168,7 +168,7 @@ def test_every_decision_is_listed() -> None:
     assert not [page.name for page in folder.glob("0*.md") if f"({page.name})" not in index]
 
 
-def test_what_needs_no_key_is_named() -> None:
+def test_routes_without_a_key_are_documented() -> None:
     told = prose(ROOT / "docs" / "security.md")
     (passage,) = (part for part in told.split("\n\n") if part.startswith("No key is needed"))
     assert {*PUBLIC_PATHS, f"{PUBLIC_FOLDER}/*"} <= {*INLINE.findall(passage)}
@@ -179,7 +179,7 @@ def test_what_needs_no_key_is_named() -> None:
     [configuration_page.PAGE, metrics_page.PAGE, *results_pages.PAGES],
     ids=lambda page: page.path.name,
 )
-def test_written_pages_are_fresh(page: WrittenPage) -> None:
+def test_generated_pages_are_up_to_date(page: WrittenPage) -> None:
     """`make docs` rewrites them."""
     assert page.text == page.fresh
 

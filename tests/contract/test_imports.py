@@ -44,7 +44,7 @@ def is_product(module: Module) -> bool:
     return module.package not in TOOLS
 
 
-def test_services_and_libraries_keep_apart() -> None:
+def test_services_and_libraries_do_not_import_each_other() -> None:
     def others(module: Module) -> set[str]:
         shared = {"phrase_store"} if module.package == "draftloop" else set()
         return {*SERVICES, *TOOLS, *shared} - {module.package}
@@ -52,48 +52,48 @@ def test_services_and_libraries_keep_apart() -> None:
     assert not breaches(others, is_product)
 
 
-def test_a_verifier_holds_no_phrases() -> None:
+def test_verifier_does_not_import_the_phrase_store() -> None:
     """A verifier has no way to Redis, not even indirectly: only `phrase_store` has one."""
     assert not breaches(lambda _: {"phrase_store"}, lambda m: m.under("verifier_service"))
 
 
-def test_torch_stays_with_the_models() -> None:
+def test_torch_is_imported_only_where_models_live() -> None:
     assert not breaches(lambda _: HEAVY, lambda module: not module.under(*HEAVY_FOLDERS))
 
 
-def test_the_runtime_stays_with_the_models() -> None:
-    graph = edges()
+def test_runtime_is_imported_only_where_models_live() -> None:
+    graph = import_graph()
     light = [m for m in modules() if is_product(m) and not m.under(*HEAVY_FOLDERS)]
     assert {name for m in light for name in graph[m.name] if "draftloop.runtime" in name} == LOOPS
 
 
-def test_compilers_stay_where_microseconds_count() -> None:
+def test_compilers_are_imported_only_by_models_and_phrases() -> None:
     folders = (*HEAVY_FOLDERS, "phrase_store")
     assert not breaches(lambda _: COMPILERS, lambda module: not module.under(*folders))
 
 
-def test_redis_stays_in_the_phrase_store() -> None:
+def test_redis_is_imported_only_in_the_phrase_store() -> None:
     folders = ("phrase_store", "tests", "benchmarks")
     assert not breaches(lambda _: {"redis"}, lambda module: not module.under(*folders))
 
 
-def test_tracing_stays_optional() -> None:
+def test_opentelemetry_is_imported_only_in_the_traces_module() -> None:
     product = (module for module in modules() if is_product(module))
     assert [m.path for m in product if "opentelemetry" in m.packages] == [TRACES]
 
 
-def test_stubs_stay_at_the_door() -> None:
+def test_stubs_are_imported_only_in_servicers_clients_and_rpc() -> None:
     def inside(module: Module) -> bool:
         return module.file.name not in STUB_FILES and not module.under(*STUB_FOLDERS)
 
     assert not breaches(lambda _: {"protos"}, inside)
 
 
-def test_grpc_stays_out_of_the_runtime() -> None:
+def test_runtime_does_not_import_grpc() -> None:
     assert not breaches(lambda _: GRPC, lambda module: module.under("draftloop/runtime"))
 
 
-def test_shared_types_need_little() -> None:
+def test_shared_types_import_only_light_libraries() -> None:
     def shared(module: Module) -> bool:
         folders = ("draftloop/client", "draftloop/grammars", "draftloop/rpc", "draftloop/runtime")
         return module.package == "draftloop" and not module.under(*folders)
@@ -101,14 +101,14 @@ def test_shared_types_need_little() -> None:
     assert not breaches(lambda module: module.packages - STANDARD - LIGHT, shared)
 
 
-def test_grammars_need_the_library_that_reads_them() -> None:
+def test_grammars_import_only_llguidance_and_numpy() -> None:
     def foreign(module: Module) -> set[str]:
         return module.packages - STANDARD - {"draftloop", "llguidance", "numpy"}
 
     assert not breaches(foreign, lambda module: module.under("draftloop/grammars"))
 
 
-def test_the_client_sees_no_wire() -> None:
+def test_client_imports_only_the_retry_library() -> None:
     """Calls are made in draftloop/rpc; otherwise the client needs only the retry library."""
 
     def foreign(module: Module) -> set[str]:
@@ -117,7 +117,7 @@ def test_the_client_sees_no_wire() -> None:
     assert not breaches(foreign, lambda module: module.under("draftloop/client"))
 
 
-def test_the_client_runs_on_a_plain_installation() -> None:
+def test_client_runs_on_an_installation_without_extras() -> None:
     """The client imports only distributions that `draftloop` without extras requires."""
     code = "import sys, draftloop.client; sys.stdout.write(' '.join(sys.modules))"
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
@@ -127,7 +127,7 @@ def test_the_client_runs_on_a_plain_installation() -> None:
     assert not imported & (HEAVY | COMPILERS | {"numpy", "redis", *SERVICES, "phrase_store"})
 
 
-def edges() -> dict[str, set[str]]:
+def import_graph() -> dict[str, set[str]]:
     """For every module, the modules of this repository that it imports when it runs.
 
     `from package import submodule` counts as an import of the submodule only: a package's
@@ -143,7 +143,7 @@ def edges() -> dict[str, set[str]]:
     return graph
 
 
-def cycle(graph: dict[str, set[str]]) -> list[str]:
+def find_cycle(graph: dict[str, set[str]]) -> list[str]:
     """Modules that import one another in a cycle; empty if there is none."""
     finished: set[str] = set()
 
@@ -162,12 +162,12 @@ def cycle(graph: dict[str, set[str]]) -> list[str]:
 
 
 def test_no_import_cycles() -> None:
-    assert cycle(edges()) == []
+    assert find_cycle(import_graph()) == []
 
 
-def test_arrows_point_down() -> None:
+def test_only_main_modules_import_servicers() -> None:
     """Nothing imports what starts a role, and only that imports the role's servicer."""
-    drawn = edges()
+    drawn = import_graph()
     graph = {module.name: drawn[module.name] for module in modules() if is_product(module)}
     assert not [name for name, targets in graph.items() if any("__main__" in t for t in targets)]
     doors = {f"{role}.servicer" for role in SERVICES}
@@ -177,12 +177,12 @@ def test_arrows_point_down() -> None:
     }
 
 
-def test_cycles_are_found() -> None:
-    assert cycle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
-    assert cycle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+def test_find_cycle_detects_cycles() -> None:
+    assert find_cycle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
+    assert find_cycle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
 
 
-def test_no_name_of_the_standard_library() -> None:
+def test_no_module_shadows_the_standard_library() -> None:
     assert not [m.path for m in modules() if {m.file.stem, m.package} & STANDARD]
 
 
@@ -190,7 +190,7 @@ def project_file() -> dict[str, Any]:
     return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
-def declared(*extras: str) -> set[str]:
+def declared_distributions(*extras: str) -> set[str]:
     """The distributions that an installation with these extras requires directly."""
     table = project_file()["project"]
     texts = list(table["dependencies"])
@@ -200,7 +200,7 @@ def declared(*extras: str) -> set[str]:
     own = project_file()["project"]["name"]
     nested = {name for needed in requirements if needed.name == own for name in needed.extras}
     names = {canonicalize_name(requirement.name) for requirement in requirements}
-    return names | (declared(*nested) if nested else set())
+    return names | (declared_distributions(*nested) if nested else set())
 
 
 def extras_of(module: Module) -> tuple[str, ...]:
@@ -226,7 +226,7 @@ def test_every_import_is_declared_for_its_role() -> None:
     undeclared = []
     for module in modules():
         # packaging comes with pytest, triton only with torch for CUDA
-        available = declared(*extras_of(module)) | {"packaging", "triton"}
+        available = declared_distributions(*extras_of(module)) | {"packaging", "triton"}
         for name in module.packages - STANDARD - set(PACKAGES):
             candidates = {canonicalize_name(provider) for provider in providers.get(name, [name])}
             if not candidates & available:
@@ -240,7 +240,7 @@ def test_every_package_is_listed() -> None:
     assert listed == {folder.replace("/", ".") for folder in folders} | {"protos"}
 
 
-def test_the_orchestrator_never_imports_torch() -> None:
+def test_orchestrator_never_imports_torch() -> None:
     """Importing torch costs seconds and hundreds of megabytes."""
     light = [
         module.name
@@ -259,7 +259,7 @@ def test_the_orchestrator_never_imports_torch() -> None:
 
 
 @pytest.mark.parametrize("package", SERVICES)
-def test_help_is_instant(package: str) -> None:
+def test_help_imports_nothing_heavy(package: str) -> None:
     """Settings are parsed before anything heavy is imported."""
     code = (
         f"import runpy, sys\nsys.argv = [{package!r}, '--help']\n"
@@ -273,7 +273,7 @@ def test_help_is_instant(package: str) -> None:
 
 
 @pytest.mark.parametrize("role", SERVICES)
-def test_grpc_is_told_how_to_wait_before_it_is_imported(role: str) -> None:
+def test_grpc_experiments_are_set_before_grpc_is_imported(role: str) -> None:
     """gRPC reads GRPC_EXPERIMENTS when it is imported, so `draftloop.rpc.role` must come before."""
     code = f"import sys, {role}.__main__; sys.exit('grpc' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

@@ -64,26 +64,26 @@ def test_dashboards_and_alerts_name_metrics_that_exist() -> None:
     assert not [pair for pair in named if pair[1] not in known]
 
 
-def test_the_page_has_all_modules_that_declare_metrics() -> None:
+def test_metrics_page_covers_all_modules_that_declare_metrics() -> None:
     product = [module for module in modules() if module.package in (*LIBRARIES, *SERVICES)]
     declaring = {module.name for module in product if DECLARATION.search(module.text)}
     assert declaring == set(metrics_page.MODULES.values())
 
 
-def test_the_page_names_metrics_that_exist() -> None:
+def test_metrics_page_names_existing_metrics() -> None:
     page = metrics_page.PAGE.text
     known = known_series() | {metric.name for metric in metrics_page.every_metric()}
     assert set(NAME.findall(page)) <= known
 
 
-def test_every_metric_says_what_it_is_and_no_label_grows_without_bound() -> None:
+def test_metrics_have_descriptions_and_bounded_labels() -> None:
     for metric in metrics_page.every_metric():
         assert metric.name.startswith("draftloop_"), metric
         assert metric.meaning.endswith(".") and "|" not in metric.meaning, metric
         assert not FORBIDDEN_LABELS & set(metric.labels), metric
 
 
-def test_dashboards_are_whole() -> None:
+def test_dashboard_panels_are_complete_and_distinct() -> None:
     assert DASHBOARDS
     for dashboard in DASHBOARDS:
         shown = panels(dashboard)
@@ -101,18 +101,18 @@ def promtool(*arguments: str, given: str = "") -> None:
 
 
 @needs_promtool
-def test_the_metrics_follow_the_conventions() -> None:
+def test_metrics_follow_prometheus_conventions() -> None:
     """Names, units and types, by Prometheus' own linter."""
     metrics_page.every_metric()  # imports all modules that declare metrics
     promtool("check", "metrics", given=generate_latest(REGISTRY).decode())
 
 
 @needs_promtool
-def test_the_scrape_configuration_is_valid() -> None:
+def test_scrape_configuration_is_valid() -> None:
     promtool("check", "config", "--lint=all", "--lint-fatal", "prometheus.yml")
 
 
-def test_every_alert_fires_in_some_case() -> None:
+def test_every_alert_fires_in_a_test_case() -> None:
     """A rule that fires in no test case might never fire."""
     cases = yaml.safe_load((RULES / "alerts.test.yml").read_text(encoding="utf-8"))["tests"]
     fired = {
@@ -125,13 +125,13 @@ def test_every_alert_fires_in_some_case() -> None:
 
 
 @needs_promtool
-def test_the_alerts_are_valid_and_fire_when_they_should() -> None:
+def test_alerts_are_valid_and_fire_as_expected() -> None:
     promtool("check", "rules", "--lint=all", "--lint-fatal", "alerts.yml")
     promtool("test", "rules", "alerts.test.yml")
 
 
 @needs_promtool
-def test_more_tokens_are_not_shown_to_cost_less(tmp_path: Path) -> None:
+def test_cost_panel_does_not_mix_context_lengths(tmp_path: Path) -> None:
     """Long contexts are measured with few token counts and would lie above the line."""
     (panel,) = (each for each in panels(DASHBOARDS[0]) if each["title"] == "Cost of a forward")
     (target,) = panel["targets"]
@@ -162,7 +162,7 @@ def test_more_tokens_are_not_shown_to_cost_less(tmp_path: Path) -> None:
 
 
 @needs_promtool
-def test_the_dashboards_queries_are_valid(tmp_path: Path) -> None:
+def test_dashboard_queries_are_valid(tmp_path: Path) -> None:
     """The queries are checked as rules, as promtool does not parse single queries."""
     expressions = [query.replace("$__rate_interval", "1m") for _, query in queries()]
     rules = [{"record": f"draftloop:{i}", "expr": text} for i, text in enumerate(expressions)]

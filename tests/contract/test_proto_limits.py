@@ -44,6 +44,6 @@ STATED = [
 
 
 @pytest.mark.parametrize(("name", "said"), STATED)
-def test_limits_are_stated_as_they_are_held(name: str, said: str) -> None:
+def test_limits_in_comments_match_the_code(name: str, said: str) -> None:
     comments = re.sub(r"\s*//\s*|\s+", " ", (ROOT / "protos" / f"{name}.proto").read_text())
     assert said in comments

@@ -109,7 +109,7 @@ def enums(file: FileDescriptorProto) -> Iterator[EnumDescriptorProto]:
         yield from message.enum_type
 
 
-def named(file: FileDescriptorProto) -> Iterator[Named]:
+def named_elements(file: FileDescriptorProto) -> Iterator[Named]:
     """Everything in a file that has a name, with its path in the source info."""
     for index, message in enumerate(file.message_type):
         yield from named_in_message(message, (FILE_MESSAGES, index))
@@ -145,18 +145,18 @@ def named_in_enum(enum: EnumDescriptorProto, at: Location) -> Iterator[Named]:
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_everything_has_a_comment(compiled: dict[str, FileDescriptorProto], source: str) -> None:
+def test_every_element_has_a_comment(compiled: dict[str, FileDescriptorProto], source: str) -> None:
     file = compiled[source]
     commented = {
         tuple(location.path)
         for location in file.source_code_info.location
         if location.leading_comments.strip() or location.trailing_comments.strip()
     }
-    assert [name for name, location in named(file) if location not in commented] == []
+    assert [name for name, location in named_elements(file) if location not in commented] == []
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_zero_means_unspecified(compiled: dict[str, FileDescriptorProto], source: str) -> None:
+def test_enum_zero_means_unspecified(compiled: dict[str, FileDescriptorProto], source: str) -> None:
     for enum in enums(compiled[source]):
         prefix = re.sub(r"(?<!^)(?=[A-Z])", "_", enum.name).upper()
         zero = next(value for value in enum.value if value.number == 0)
@@ -165,7 +165,7 @@ def test_zero_means_unspecified(compiled: dict[str, FileDescriptorProto], source
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_times_name_their_unit(compiled: dict[str, FileDescriptorProto], source: str) -> None:
+def test_time_fields_name_their_unit(compiled: dict[str, FileDescriptorProto], source: str) -> None:
     unitless = [
         f"{message.name}.{field.name}"
         for message in messages(compiled[source])

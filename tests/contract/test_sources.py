@@ -22,14 +22,14 @@ def test_every_source_has_a_name() -> None:
     assert set(SOURCE_NAMES) == set(TokenSource)
 
 
-def test_the_playground_has_the_same_names() -> None:
+def test_playground_uses_the_same_source_names() -> None:
     text = SCRIPT.read_text(encoding="utf-8")
     target = TARGET.findall(text)
     names = {key.strip('"').replace("TARGET", *target): name for key, name in ENTRY.findall(text)}
     assert names == {source.name.lower(): name for source, name in SOURCE_NAMES.items()}
 
 
-def test_the_playground_knows_every_strategy_and_every_end() -> None:
+def test_playground_knows_every_strategy_and_draft_end() -> None:
     maps = dict(MAP.findall(SCRIPT.read_text(encoding="utf-8")))
     assert set(KEY.findall(maps["STRATEGIES"])) == set(STRATEGIES)
     ends = {end.name.lower() for end in DraftEnd if end is not DraftEnd.NONE}
@@ -40,6 +40,6 @@ def test_the_playground_knows_every_strategy_and_every_end() -> None:
     ("page", "head"),
     [("README.md", "| `--strategy` | drafts |"), ("docs/strategies.md", "| strategy | where ")],
 )
-def test_the_tables_have_every_strategy(page: str, head: str) -> None:
+def test_documented_tables_list_every_strategy(page: str, head: str) -> None:
     table = (ROOT / page).read_text(encoding="utf-8").partition(head)[2].partition("\n\n")[0]
     assert sorted(ROW.findall(table)) == sorted(STRATEGIES)

@@ -12,15 +12,15 @@ from draftloop.speculation import DRAFTER_STRATEGIES, STRATEGIES
 from orchestrator.deployment import Deployment
 
 
-def test_the_drafter_has_those_that_ask_it() -> None:
+def test_drafter_has_every_strategy_that_uses_it() -> None:
     assert set(strategies.STRATEGIES) == set(DRAFTER_STRATEGIES)
 
 
-def test_none_stands_twice() -> None:
+def test_strategies_are_listed_once() -> None:
     assert len(set(STRATEGIES)) == len(STRATEGIES)
 
 
-def test_an_unknown_one_is_no_prompt_lookup() -> None:
+def test_unknown_strategy_raises_instead_of_using_prompt_lookup() -> None:
     """A name that was only added to the list used to draft as prompt lookup does."""
     request: Any = SimpleNamespace(strategy="forgotten")
     deployment: Any = Deployment.__new__(Deployment)

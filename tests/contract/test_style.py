@@ -32,7 +32,7 @@ def test_functions_are_short() -> None:
     ]
 
 
-def may_print(module: Module) -> bool:
+def is_allowed_to_print(module: Module) -> bool:
     return module.under("models", "benchmarks", "examples") or module.path.startswith(
         "orchestrator/cli"
     )
@@ -42,7 +42,7 @@ def test_only_the_command_line_prints() -> None:
     assert not [
         f"{module.path}:{node.lineno}"
         for module in modules()
-        if not may_print(module)
+        if not is_allowed_to_print(module)
         for node in ast.walk(module.tree)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
@@ -64,7 +64,7 @@ def test_bundled_models_stay_small() -> None:
     assert size < MAX_MODELS_BYTES
 
 
-def test_no_paths_of_somebodys_machine() -> None:
+def test_no_machine_specific_paths() -> None:
     found = []
     for file in files():
         path = file.relative_to(ROOT).as_posix()
@@ -79,6 +79,6 @@ def test_no_paths_of_somebodys_machine() -> None:
     assert not found
 
 
-def test_no_example_is_held_to_a_clock() -> None:
+def test_hypothesis_has_no_deadline() -> None:
     """A busy machine would fail a test of correct code."""
     assert settings.default is not None and settings.default.deadline is None

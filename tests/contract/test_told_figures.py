@@ -18,7 +18,7 @@ NUMBERS = {
 DRAFTING = ("speculative", "ouroboros warm", "opt_tree", "cascade", "fused warm")
 
 
-def told(page: Path, pattern: str) -> list[str]:
+def match_groups(page: Path, pattern: str) -> list[str]:
     """The groups of the only match of the pattern on the page."""
     text = " ".join(prose(page).split())
     (found,) = re.finditer(pattern, text)
@@ -32,9 +32,9 @@ def rows(record: str, profile: str, temperature: float) -> Iterator[dict[str, An
             yield row
 
 
-def test_tokens_a_round_where_the_output_repeats_its_input() -> None:
+def test_tokens_per_round_where_the_output_repeats_its_input() -> None:
     page = ROOT / "README.md"
-    said = told(page, r"with `fused` (\w+) tokens a round, in greedy decoding (\w+)\.")
+    said = match_groups(page, r"with `fused` (\w+) tokens a round, in greedy decoding (\w+)\.")
     measured = [
         round(row["tokens_per_round"])
         for temperature in (0.8, 0.0)
@@ -44,8 +44,8 @@ def test_tokens_a_round_where_the_output_repeats_its_input() -> None:
     assert [NUMBERS[word] for word in said] == measured
 
 
-def test_milliseconds_of_the_larger_draft_models_forwards() -> None:
-    said = told(
+def test_forward_times_of_the_larger_draft_model() -> None:
+    said = match_groups(
         DOCS / "results.md", r"take (\S+) to (\S+) ms a round instead of (\S+) to ([\d.]+),"
     )
     measured = []
@@ -59,8 +59,10 @@ def test_milliseconds_of_the_larger_draft_models_forwards() -> None:
     assert [float(word) for word in said] == measured
 
 
-def test_what_ouroboros_loses_in_the_services() -> None:
-    (said,) = told(DOCS / "strategies.md", r"virtual time and (\d+) % in the services \(Zen 5")
+def test_slowdown_of_ouroboros_in_the_services() -> None:
+    (said,) = match_groups(
+        DOCS / "strategies.md", r"virtual time and (\d+) % in the services \(Zen 5"
+    )
     lost = []
     for record, temperature in (("zen5", 0.8), ("zen5-t07", 0.7)):
         speeds = {
@@ -75,8 +77,10 @@ def test_what_ouroboros_loses_in_the_services() -> None:
     assert int(said) == round(max(lost))
 
 
-def test_times_of_the_larger_draft_model_on_its_card() -> None:
-    said = told(ROOT / "models" / "cards" / "drafter-large.md", r"it takes (\w+) to (\w+) times")
+def test_forward_times_in_the_larger_draft_models_card() -> None:
+    said = match_groups(
+        ROOT / "models" / "cards" / "drafter-large.md", r"it takes (\w+) to (\w+) times"
+    )
     ratios = []
     for larger, smaller in (("zen5-large", "zen5"), ("zen4-large", "zen4")):
         of_larger, of_smaller = (
@@ -87,7 +91,7 @@ def test_times_of_the_larger_draft_model_on_its_card() -> None:
     assert [NUMBERS[word] for word in said] == [round(min(ratios)), round(max(ratios))]
 
 
-def test_reasons_that_a_healthy_deployment_has_are_named() -> None:
+def test_fallback_reasons_of_a_healthy_deployment_are_documented() -> None:
     """Reasons that no alert counts are on the page that explains the metric."""
     alerts = (ROOT / "deploy" / "prometheus" / "alerts.yml").read_text()
     (reasons,) = re.findall(r'draftloop_fallback_rounds_total\{reason!~"([^"]+)"', alerts)

@@ -21,7 +21,7 @@ SLOTS = 10
 
 
 @pytest.fixture(scope="module")
-def beside() -> Manifests:
+def second_deployment() -> Manifests:
     """The manifests that the page's kustomization builds."""
     blocks = fenced(ROOT / "docs" / "operations.md", "yaml")
     (text,) = (block for block in blocks if f"namespace: {NEXT}" in block)
@@ -36,16 +36,16 @@ def queries(manifests: Manifests) -> dict[str, str]:
     }
 
 
-def test_nothing_goes_to_the_old_namespace(beside: Manifests) -> None:
-    for document in beside.documents:
+def test_all_documents_are_in_the_new_namespace(second_deployment: Manifests) -> None:
+    for document in second_deployment.documents:
         metadata = document["metadata"]
         of_its_own = document["kind"] == "Namespace"
         assert metadata["name" if of_its_own else "namespace"] == NEXT, metadata["name"]
 
 
-def test_keda_asks_for_its_own_namespace_alone(beside: Manifests, tmp_path: Path) -> None:
+def test_keda_queries_only_its_own_namespace(second_deployment: Manifests, tmp_path: Path) -> None:
     promtool = required("promtool")
-    asked = queries(beside)
+    asked = queries(second_deployment)
     assert set(asked) == set(ROLES)
     sessions = 2 * LOADS[NEXT] / SLOTS
     expected = {"orchestrator": 2 * LOADS[NEXT], "drafter": sessions, "verifier": sessions}
@@ -89,13 +89,15 @@ def series(namespace: str) -> list[dict[str, Any]]:
     ]
 
 
-def test_a_page_makes_the_secret_and_the_claim_that_its_pods_mount(beside: Manifests) -> None:
+def test_page_creates_the_secret_and_the_claim_that_pods_mount(
+    second_deployment: Manifests,
+) -> None:
     commands = [
         command.text
         for command in documented_commands()
         if command.words[:3] == ("kubectl", "-n", NEXT)
     ]
-    volumes = [volume for role in ROLES for volume in beside.pod(role)["volumes"]]
+    volumes = [volume for role in ROLES for volume in second_deployment.pod(role)["volumes"]]
     secrets = {each["secret"]["secretName"] for each in volumes if "secret" in each}
     claims = {
         each["persistentVolumeClaim"]["claimName"]

@@ -19,7 +19,7 @@ def services(name: str) -> dict[str, dict[str, Any]]:
 CPU, GPU = services("docker-compose.yml"), services("deploy/compose.gpu.yml")
 
 
-def test_what_is_built_for_gpus_is_no_image_for_cpus() -> None:
+def test_gpu_images_have_other_names_than_cpu_images() -> None:
     """`up` does not rebuild an existing image: with the same name it would run the CPU image."""
     built = {name: service["image"] for name, service in GPU.items() if "build" in service}
     assert set(built) == {"weights", "verifier", "drafter"}
@@ -28,7 +28,7 @@ def test_what_is_built_for_gpus_is_no_image_for_cpus() -> None:
         assert built[role] == f"{CPU[role]['image']}-cuda"
 
 
-def test_weights_are_fetched_in_the_verifier_s_image() -> None:
+def test_weights_are_fetched_in_the_verifier_image() -> None:
     """Compose builds the image for whichever service comes first, so both must build it alike."""
     of_cpu, of_gpu = CPU["verifier"]["build"], GPU["verifier"]["build"]
     assert GPU["weights"]["image"] == GPU["verifier"]["image"]

@@ -70,7 +70,7 @@ def test_settings_are_known_and_valid(
 
 
 @every_role
-def test_ports_are_those_listened_on(role: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_container_ports_match_the_settings(role: str, monkeypatch: pytest.MonkeyPatch) -> None:
     manifests = combined("cpu-demo")
     read: Any = settings(manifests, role, monkeypatch)
     ports = {"grpc": port_of(read.listen)}
@@ -82,7 +82,7 @@ def test_ports_are_those_listened_on(role: str, monkeypatch: pytest.MonkeyPatch)
     assert ports["grpc"] == DEFAULT_PORTS[role]
 
 
-def test_services_lead_to_ports_that_are_there() -> None:
+def test_services_target_existing_ports() -> None:
     manifests = combined("gpu")
     for service in manifests.of_kind("Service"):
         (workload,) = manifests.selected_by(service["spec"]["selector"])
@@ -92,7 +92,7 @@ def test_services_lead_to_ports_that_are_there() -> None:
             assert port["port"] == ports[port["targetPort"]]
 
 
-def calls(manifests: Manifests) -> Iterator[tuple[str, str, int]]:
+def service_calls(manifests: Manifests) -> Iterator[tuple[str, str, int]]:
     """Caller, service and port of every address in the settings."""
     for role in ROLES:
         for name, value in manifests.environment(role).items():
@@ -104,9 +104,9 @@ def calls(manifests: Manifests) -> Iterator[tuple[str, str, int]]:
 
 
 @every_overlay
-def test_addresses_are_those_of_services(overlay: str) -> None:
+def test_addresses_in_settings_name_services(overlay: str) -> None:
     manifests = combined(overlay)
-    found = list(calls(manifests))
+    found = list(service_calls(manifests))
     assert {(role, host) for role, host, _ in found} == {
         ("orchestrator", "verifier"),
         ("orchestrator", "drafter"),
@@ -120,14 +120,14 @@ def test_addresses_are_those_of_services(overlay: str) -> None:
         assert (service.get("clusterIP") == "None") == (host in ROLES)
 
 
-def test_the_verifiers_set_is_named_by_its_headless_service() -> None:
+def test_verifier_stateful_set_names_its_headless_service() -> None:
     manifests = combined("cpu-demo")
     service = manifests.one("StatefulSet", "verifier")["spec"]["serviceName"]
     assert manifests.one("Service", service)["spec"]["clusterIP"] == "None"
 
 
 @every_role
-def test_probes_ask_for_the_services_by_their_names(role: str) -> None:
+def test_probes_name_the_grpc_services(role: str) -> None:
     container = combined("cpu-demo").container(role)
     port = DEFAULT_PORTS[role]
     ready = {"port": port, "service": full_name(role)}
@@ -139,7 +139,7 @@ def test_probes_ask_for_the_services_by_their_names(role: str) -> None:
 
 
 @pytest.mark.parametrize(("overlay", "minutes"), [("cpu-demo", 5), ("gpu", 30)])
-def test_models_have_time_to_load(overlay: str, minutes: int) -> None:
+def test_startup_probes_allow_time_to_load_models(overlay: str, minutes: int) -> None:
     for role in ("drafter", "verifier"):
         probe = combined(overlay).container(role)["startupProbe"]
         assert probe["periodSeconds"] * probe["failureThreshold"] >= minutes * 60
@@ -147,7 +147,7 @@ def test_models_have_time_to_load(overlay: str, minutes: int) -> None:
 
 @every_overlay
 @every_role
-def test_pods_may_live_until_they_have_drained(
+def test_termination_grace_period_covers_the_drain(
     overlay: str, role: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manifests = combined(overlay)
@@ -157,7 +157,7 @@ def test_pods_may_live_until_they_have_drained(
 
 
 @every_overlay
-def test_budgets_cover_each_role_once(overlay: str) -> None:
+def test_disruption_budgets_cover_each_role_once(overlay: str) -> None:
     manifests = combined(overlay)
     covered = [
         manifests.selected_by(budget["spec"]["selector"]["matchLabels"])
@@ -167,7 +167,7 @@ def test_budgets_cover_each_role_once(overlay: str) -> None:
 
 
 @every_overlay
-def test_selectors_find_their_own_pods_only(overlay: str) -> None:
+def test_selectors_match_only_their_own_pods(overlay: str) -> None:
     manifests = combined(overlay)
     for name, workload in manifests.workloads.items():
         assert manifests.selected_by(workload["spec"]["selector"]["matchLabels"]) == [name]
@@ -191,7 +191,7 @@ def test_pods_are_restricted(overlay: str) -> None:
 
 
 @every_overlay
-def test_pods_get_nothing_from_the_cluster_that_they_do_not_need(overlay: str) -> None:
+def test_pods_get_no_token_and_no_service_variables(overlay: str) -> None:
     """No token, and no service variables, whose names could look like unknown settings."""
     manifests = combined(overlay)
     for name in manifests.workloads:
@@ -212,7 +212,7 @@ def test_resources_are_bounded(overlay: str) -> None:
 
 
 @pytest.mark.parametrize(("overlay", "context"), [("cpu-demo", 2048), ("gpu", 131_072)])
-def test_an_orchestrators_memory_holds_all_phrases(
+def test_orchestrator_memory_limit_holds_all_phrases(
     overlay: str, context: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The memory limit suffices for full phrase indexes and the maximum of long requests.
@@ -229,7 +229,7 @@ def test_an_orchestrators_memory_holds_all_phrases(
     assert int(limit[:-2]) << {"Mi": 20, "Gi": 30}[limit[-2:]] >= shared + own + process
 
 
-def test_accelerators_are_asked_for_and_tolerated() -> None:
+def test_accelerators_are_requested_and_tolerated() -> None:
     manifests = combined("gpu")
     for role in ("drafter", "verifier"):
         resources = manifests.container(role)["resources"]
@@ -241,7 +241,7 @@ def test_accelerators_are_asked_for_and_tolerated() -> None:
     assert "nodeSelector" not in manifests.pod("orchestrator")
 
 
-def test_a_split_model_has_a_device_for_each_rank_and_memory_to_share() -> None:
+def test_split_model_has_a_device_per_rank_and_shared_memory() -> None:
     manifests = combined("gpu", "tensor-parallel")
     resources = manifests.container("verifier")["resources"]
     ranks = manifests.environment("verifier")["DRAFTLOOP_VERIFIER_TENSOR_PARALLEL_SIZE"]
@@ -255,7 +255,7 @@ def test_a_split_model_has_a_device_for_each_rank_and_memory_to_share() -> None:
     assert "DRAFTLOOP_DRAFTER_TENSOR_PARALLEL_SIZE" not in manifests.environment("drafter")
 
 
-def test_the_loader_writes_where_the_roles_read() -> None:
+def test_loader_writes_where_the_roles_read() -> None:
     """The loader pod has the roles' user and group, an image in use anyway, and no namespace.
 
     `kubectl -n` names the namespace.
@@ -276,7 +276,7 @@ def test_the_loader_writes_where_the_roles_read() -> None:
     assert container["image"] == manifests.container("orchestrator")["image"]
 
 
-def test_weights_are_mounted_where_settings_look() -> None:
+def test_weights_are_mounted_at_the_configured_path() -> None:
     manifests = combined("gpu")
     for role, name in (("orchestrator", "TOKENIZER"), ("drafter", "MODEL"), ("verifier", "MODEL")):
         (mount,) = [
@@ -303,7 +303,7 @@ def test_images_have_the_version_of_the_code(overlay: str) -> None:
 
 
 @every_overlay
-def test_a_page_says_how_each_image_is_built(overlay: str) -> None:
+def test_page_documents_how_each_image_is_built(overlay: str) -> None:
     """A page builds each image with exactly its tag; padded steps on GPUs need a compiler."""
     built = {
         command.words[command.words.index("-t") + 1]: command.text
@@ -319,7 +319,7 @@ def test_a_page_says_how_each_image_is_built(overlay: str) -> None:
 
 
 @every_overlay
-def test_keys_are_read_from_the_secret_that_a_page_creates(
+def test_keys_are_read_from_the_documented_secret(
     overlay: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manifests = combined(overlay, "api-keys")
@@ -342,7 +342,7 @@ def test_keys_are_read_from_the_secret_that_a_page_creates(
     assert command.words[7:] == (f"--from-file={read.api_keys.name}",)
 
 
-def test_the_route_leads_to_the_http_port_and_cuts_no_stream_off() -> None:
+def test_route_targets_the_http_port_without_a_timeout() -> None:
     manifests = combined("gpu", "http-route")
     (route,) = manifests.of_kind("HTTPRoute")
     (rule,) = route["spec"]["rules"]
@@ -360,7 +360,7 @@ def test_the_route_leads_to_the_http_port_and_cuts_no_stream_off() -> None:
 
 @pytest.mark.parametrize("component", AUTOSCALING)
 @every_overlay
-def test_autoscaled_workloads_have_no_number_of_their_own(overlay: str, component: str) -> None:
+def test_autoscaled_workloads_set_no_replica_count(overlay: str, component: str) -> None:
     manifests = combined(overlay, component)
     scalers = manifests.of_kind("HorizontalPodAutoscaler", "ScaledObject")
     targets = [scaler["spec"]["scaleTargetRef"] for scaler in scalers]
@@ -378,13 +378,13 @@ def test_no_autoscaler_leaves_a_role_with_one_replica(component: str) -> None:
         assert [scaler["spec"][name] for name in least] == [2], scaler["metadata"]["name"]
 
 
-def test_everything_can_be_found_by_one_label() -> None:
+def test_all_documents_share_one_label() -> None:
     for component in (*OTHER_COMPONENTS, *AUTOSCALING):
         for document in combined("gpu", component).documents:
             assert document["metadata"]["labels"][PART_LABEL] == "draftloop"
 
 
-def test_the_documented_drafters_without_a_gpu_may_go_to_any_node(
+def test_documented_cpu_drafters_may_run_on_any_node(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     blocks = fenced(ROOT / "docs" / "operations.md", "yaml")

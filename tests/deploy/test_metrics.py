@@ -23,7 +23,7 @@ ADAPTER = KUBERNETES / "components" / "autoscaling" / "prometheus-adapter.yaml"
 
 
 @functools.cache
-def measured() -> frozenset[str]:
+def exported_metrics() -> frozenset[str]:
     """The names of all metrics, with `_total` for counters."""
     for module in modules():
         if module.file.name == "metrics.py" and module.package != "tests":
@@ -39,7 +39,7 @@ def adapter_rules() -> list[dict[str, Any]]:
     return rules
 
 
-def test_autoscalers_ask_the_adapter_for_what_it_offers() -> None:
+def test_autoscalers_use_metrics_that_the_adapter_offers() -> None:
     asked = {
         metric["pods"]["metric"]["name"]
         for scaler in combined("gpu", "autoscaling").of_kind("HorizontalPodAutoscaler")
@@ -49,25 +49,25 @@ def test_autoscalers_ask_the_adapter_for_what_it_offers() -> None:
     assert asked == {rule["name"]["as"] for rule in adapter_rules()}
 
 
-def test_the_adapter_asks_for_what_is_measured() -> None:
+def test_adapter_queries_exported_metrics() -> None:
     for rule in adapter_rules():
         names = set(NAME.findall(rule["seriesQuery"] + rule["metricsQuery"]))
-        assert names and names <= measured()
+        assert names and names <= exported_metrics()
 
 
-def test_keda_asks_for_what_is_measured_by_the_role_that_it_scales() -> None:
+def test_keda_queries_metrics_of_the_role_that_it_scales() -> None:
     scaled = combined("gpu", "autoscaling-keda").of_kind("ScaledObject")
     assert {each["metadata"]["name"] for each in scaled} == set(ROLES)
     for each in scaled:
         for trigger in each["spec"]["triggers"]:
             query = trigger["metadata"]["query"]
-            assert set(NAME.findall(query)) <= measured()
+            assert set(NAME.findall(query)) <= exported_metrics()
             jobs = set(re.findall(r'job="(\w+)"', query))
             assert jobs == {each["spec"]["scaleTargetRef"]["name"]}
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_orchestrators_are_added_before_they_refuse(overlay: str) -> None:
+def test_orchestrators_scale_up_before_they_refuse_requests(overlay: str) -> None:
     """With a target above one orchestrator's limit, no replica would ever be added."""
     environment = combined(overlay).environment("orchestrator")
     assert "DRAFTLOOP_ORCHESTRATOR_MAX_REQUESTS" not in environment
@@ -88,12 +88,12 @@ def test_orchestrators_are_added_before_they_refuse(overlay: str) -> None:
         assert targets and max(targets) < most
 
 
-def test_operations_explain_what_is_measured() -> None:
+def test_operations_page_names_exported_metrics() -> None:
     page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
-    assert set(NAME.findall(page)) <= measured()
+    assert set(NAME.findall(page)) <= exported_metrics()
 
 
-def test_ends_of_requests_are_counted_from_the_start() -> None:
+def test_request_end_counters_exist_from_the_start() -> None:
     """An alert that divides by both kinds then works before the first of either."""
     said = (
         "import orchestrator.metrics\n"
@@ -116,6 +116,6 @@ def test_ends_of_requests_are_counted_from_the_start() -> None:
     ], done.stderr
 
 
-def test_alerts_are_those_of_prometheus() -> None:
+def test_operator_alerts_equal_the_prometheus_rules() -> None:
     """`python -m tests.deploy.prometheus_rule` rewrites them."""
     assert prometheus_rule.MANIFEST.read_text(encoding="utf-8") == prometheus_rule.manifest()

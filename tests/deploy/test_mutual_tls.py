@@ -27,7 +27,7 @@ def with_tls(overlay: str) -> Manifests:
     return combined(overlay, *OTHER_COMPONENTS)
 
 
-def files_read(role: str, read: Any) -> dict[str, Path | None]:
+def tls_files(role: str, read: Any) -> dict[str, Path | None]:
     """The files that the role uses for connections between roles."""
     if isinstance(read, OrchestratorSettings):
         assert read.tls_certificate is None  # TLS of the public ports is set up separately
@@ -41,7 +41,7 @@ def files_read(role: str, read: Any) -> dict[str, Path | None]:
 
 @every_overlay
 @pytest.mark.parametrize("role", ROLES)
-def test_the_role_reads_the_files_of_its_secret(
+def test_role_reads_the_files_of_its_secret(
     overlay: str, role: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manifests = with_tls(overlay)
@@ -55,12 +55,12 @@ def test_the_role_reads_the_files_of_its_secret(
     # Nothing can be mounted inside a read-only mount.
     assert not [other for other in others if folder.is_relative_to(other)]
     read = settings(manifests, role, monkeypatch)
-    assert files_read(role, read) == {name: folder / file for name, file in FILES.items()}
+    assert tls_files(role, read) == {name: folder / file for name, file in FILES.items()}
 
 
 @every_overlay
 @pytest.mark.parametrize("role", MODEL_ROLES)
-def test_probes_speak_tls_and_have_time(overlay: str, role: str) -> None:
+def test_probes_use_tls_and_have_enough_time(overlay: str, role: str) -> None:
     container = with_tls(overlay).container(role)
     alive = ["python", "-m", health.__name__, f"127.0.0.1:{DEFAULT_PORTS[role]}"]
     ready = [*alive, full_name(role)]
@@ -75,7 +75,7 @@ def test_probes_speak_tls_and_have_time(overlay: str, role: str) -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_a_page_creates_the_secrets(role: str) -> None:
+def test_page_creates_the_secrets(role: str) -> None:
     (command,) = (each for each in documented_commands() if f"{role}-tls" in each.words)
     made = {"tls.crt": f"{role}.pem", "tls.key": f"{role}.key", "ca.crt": "ca.pem"}
     assert command.words[-4:] == (
@@ -85,7 +85,7 @@ def test_a_page_creates_the_secrets(role: str) -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_compose_tells_a_role_what_kubernetes_does(role: str) -> None:
+def test_compose_and_kubernetes_set_the_same_tls_settings(role: str) -> None:
     service = services("deploy/compose.mutual-tls.yml")[role]
     environment = with_tls("cpu-demo").environment(role)
     assert service["environment"] == {

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from tests.contract.repository import ROOT, fenced
-from tests.deploy.test_manifests import calls
+from tests.deploy.test_manifests import service_calls
 from tests.support.kubernetes_schemas import NEWEST, complaint
 from tests.support.manifests import NAME_LABEL, PART_LABEL, ROLES, Manifests, combined, rendered
 
@@ -79,13 +79,13 @@ def test_everything_is_denied_by_default() -> None:
     assert sorted(selected) == sorted(manifests().workloads)
 
 
-def test_edges_are_the_calls_that_settings_name() -> None:
-    expected = set(calls(manifests()))
+def test_allowed_calls_are_those_in_the_settings() -> None:
+    expected = set(service_calls(manifests()))
     assert edges_between_roles("ingress") == expected
     assert edges_between_roles("egress") == expected
 
 
-def test_clients_reach_the_doors_and_nothing_else() -> None:
+def test_clients_reach_only_the_public_ports() -> None:
     ports = manifests().ports("orchestrator")
     reached = {
         place
@@ -95,7 +95,7 @@ def test_clients_reach_the_doors_and_nothing_else() -> None:
     assert reached == {("orchestrator", ports["grpc"]), ("orchestrator", ports["http"])}
 
 
-def scraped(manifests: Manifests) -> set[tuple[str, int]]:
+def scraped_ports(manifests: Manifests) -> set[tuple[str, int]]:
     """The workloads and ports that the monitors name."""
     found = set()
     for monitor in manifests.of_kind("ServiceMonitor", "PodMonitor"):
@@ -107,14 +107,14 @@ def scraped(manifests: Manifests) -> set[tuple[str, int]]:
     return found
 
 
-def allowed_to_prometheus() -> set[tuple[str, int]]:
+def ports_allowed_to_prometheus() -> set[tuple[str, int]]:
     return {place for place, sides in from_outside().items() if PROMETHEUS in sides}
 
 
-def test_prometheus_reaches_what_it_scrapes() -> None:
+def test_prometheus_reaches_the_scraped_ports() -> None:
     """The ports of the monitors, as numbers in the policies."""
-    found = scraped(manifests())
-    assert allowed_to_prometheus() == {*found, METRICS_BEHIND_TLS}
+    found = scraped_ports(manifests())
+    assert ports_allowed_to_prometheus() == {*found, METRICS_BEHIND_TLS}
     assert {name for name, _ in found} == set(ROLES)
 
 
@@ -125,12 +125,12 @@ def test_prometheus_reaches_the_metrics_of_an_orchestrator_with_tls() -> None:
     name, port = METRICS_BEHIND_TLS
     listen = patched.environment(name)["DRAFTLOOP_ORCHESTRATOR_METRICS_LISTEN"]
     assert listen == f"0.0.0.0:{port}"
-    assert METRICS_BEHIND_TLS in scraped(patched) <= allowed_to_prometheus()
+    assert METRICS_BEHIND_TLS in scraped_ports(patched) <= ports_allowed_to_prometheus()
     policies = manifests().of_kind("NetworkPolicy")
     assert patched.of_kind("NetworkPolicy") == policies
 
 
-def test_the_documented_policy_lets_every_role_send_its_traces_and_nothing_else() -> None:
+def test_documented_tracing_policy_allows_only_the_traces_of_every_role() -> None:
     (text,) = (block for block in fenced(PAGE, "yaml") if "kind: NetworkPolicy" in block)
     policy = yaml.safe_load(text)
     assert not complaint(policy, NEWEST)
@@ -143,7 +143,7 @@ def test_the_documented_policy_lets_every_role_send_its_traces_and_nothing_else(
     assert f"--trace-endpoint http://127.0.0.1:{port} " in METRICS_PAGE.read_text(encoding="utf-8")
 
 
-def test_nobody_else_comes_in() -> None:
+def test_no_other_ingress_is_allowed() -> None:
     known = [PROMETHEUS, *({selector: {"matchLabels": CLIENT}} for selector in SELECTORS)]
     assert not [
         (place, side)
@@ -156,7 +156,7 @@ def test_nobody_else_comes_in() -> None:
 SELECTORS = ("podSelector", "namespaceSelector")
 
 
-def test_names_can_be_looked_up_and_nothing_else_is_called() -> None:
+def test_only_dns_is_allowed_outside() -> None:
     outside = [
         (name, side, port)
         for name, rule in rules("egress")
@@ -167,7 +167,7 @@ def test_names_can_be_looked_up_and_nothing_else_is_called() -> None:
     assert {name for name, _, _ in outside} == set(manifests().workloads)
 
 
-def test_policies_mean_our_pods_only() -> None:
+def test_policies_select_only_draftloop_pods() -> None:
     for policy in manifests().of_kind("NetworkPolicy"):
         labels = policy["spec"]["podSelector"]["matchLabels"]
         assert labels in ({PART_LABEL: "draftloop"}, {NAME_LABEL: labels.get(NAME_LABEL)})

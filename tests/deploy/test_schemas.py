@@ -31,7 +31,7 @@ def title(document: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("version", [OLDEST, NEWEST])
-def test_documents_keep_to_strict_schemas(version: str) -> None:
+def test_documents_match_strict_schemas(version: str) -> None:
     complaints = {title(document): complaint(document, version) for document in every_document()}
     assert len(complaints) > 30
     assert not {name: said for name, said in complaints.items() if said}
@@ -52,7 +52,7 @@ def test_names_are_unique_within_a_combination() -> None:
         (("spec.template.spec.containers.0.lifecycle.preStop.slep", {}), "slep"),
     ],
 )
-def test_the_check_itself_notices(change: tuple[str, Any], expected: str) -> None:
+def test_schema_check_detects_errors(change: tuple[str, Any], expected: str) -> None:
     """Guards the check: a validator that accepts everything would pass good manifests too."""
     document: Any = copy.deepcopy(combined("cpu-demo").one("Deployment", "orchestrator"))
     path, value = change
@@ -64,13 +64,13 @@ def test_the_check_itself_notices(change: tuple[str, Any], expected: str) -> Non
     assert expected in complaint(document, NEWEST)
 
 
-def test_the_check_of_custom_resources_notices() -> None:
+def test_custom_resource_check_detects_errors() -> None:
     document = copy.deepcopy(combined("gpu", "monitoring").one("PodMonitor", "verifier"))
     document["spec"]["podMetricsEndpoints"][0]["intervall"] = "15s"
     assert "intervall" in complaint(document, NEWEST)
 
 
-def test_the_kustomization_in_the_documents_builds() -> None:
+def test_documented_kustomization_builds() -> None:
     blocks = fenced(ROOT / "docs" / "operations.md", "yaml")
     found = [block for block in blocks if "kind: Kustomization" in block]
     assert found
@@ -81,7 +81,7 @@ def test_the_kustomization_in_the_documents_builds() -> None:
         ]
 
 
-def test_alerts_are_rules_of_prometheus(tmp_path: Path) -> None:
+def test_alerts_are_valid_prometheus_rules(tmp_path: Path) -> None:
     rules = tmp_path / "rules.yml"
     rules.write_text(yaml.safe_dump(alerts(combined("gpu", "monitoring"))), encoding="utf-8")
     run = subprocess.run(

@@ -11,7 +11,7 @@ from tests.docker.engine import Engine, NoEngine
 from tests.docker.generation import MAX_TOKENS, Running
 from tests.docker.images import build
 from tests.docker.project import Project
-from tests.support.opt_in import only_on_request, those_below
+from tests.support.opt_in import only_on_request, tests_below
 
 WANTED = "TEST_DOCKER"
 TIMEOUT_S = 3600  # the first test builds the images
@@ -19,7 +19,7 @@ TIMEOUT_S = 3600  # the first test builds the images
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skips these tests unless they are requested: building the images takes minutes."""
-    chosen = those_below(Path(__file__).parent, items)
+    chosen = tests_below(Path(__file__).parent, items)
     reason = "needs Docker: run `make test-docker`"
     only_on_request(chosen, variable=WANTED, timeout_s=TIMEOUT_S, reason=reason)
 
@@ -64,6 +64,6 @@ def address(project: Project) -> str:
 def expected(address: str) -> list[int]:
     """The output of plain decoding without faults."""
     with Running(address, "autoregressive") as running:
-        tokens = running.ended()
+        tokens = running.wait_for_tokens()
     assert len(tokens) == MAX_TOKENS
     return tokens

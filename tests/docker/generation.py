@@ -67,20 +67,20 @@ class Running:
         except grpc.RpcError as error:
             self.error = error
 
-    def under_way(self) -> Self:
+    def wait_until_under_way(self) -> Self:
         """Returns once some tokens have come and most are still to come."""
         until(lambda: len(self.token_ids) > 8 or self.error, PATIENCE_S)
         assert self.error is None, self.error
         assert len(self.token_ids) < MAX_TOKENS * 3 // 4
         return self
 
-    def ended(self) -> list[int]:
+    def wait_for_tokens(self) -> list[int]:
         """All tokens. Fails if the stream ended with an error."""
         self._thread.join(PATIENCE_S)
         assert self.error is None, self.error
         return self.token_ids
 
-    def broken(self) -> grpc.StatusCode:
+    def wait_for_error(self) -> grpc.StatusCode:
         """The status code of the error that ended the stream."""
         self._thread.join(PATIENCE_S)
         assert self.error is not None, "it ended well"

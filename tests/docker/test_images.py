@@ -13,7 +13,7 @@ from tests.docker.project import NAME, ROLES
 MAX_SLIM_BYTES = 800_000_000
 
 
-def inside(engine: Engine, role: str, code: str) -> str:
+def run_python(engine: Engine, role: str, code: str) -> str:
     """The output of Python code in a role's image."""
     image = f"draftloop-{role}:{TAG}"
     command = ("docker", "run", "--rm", "--network", "none", "--read-only")
@@ -21,9 +21,9 @@ def inside(engine: Engine, role: str, code: str) -> str:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_nobody_is_root_and_nothing_can_be_installed(images: Engine, role: str) -> None:
+def test_images_run_without_root_and_without_installers(images: Engine, role: str) -> None:
     code = "import os, importlib.util as u; print(os.getuid(), u.find_spec('pip'))"
-    assert inside(images, role, code) == "10001 None"
+    assert run_python(images, role, code) == "10001 None"
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -32,16 +32,16 @@ def test_every_role_has_its_health_check(images: Engine, role: str) -> None:
     assert "draftloop.rpc.health" in check[-1]
 
 
-def test_the_orchestrator_has_no_torch(images: Engine) -> None:
+def test_orchestrator_image_has_no_torch(images: Engine) -> None:
     code = "import importlib.util as u; print(u.find_spec('torch'), u.find_spec('transformers'))"
-    assert inside(images, "orchestrator", code) == "None None"
+    assert run_python(images, "orchestrator", code) == "None None"
     assert images.inspect(f"draftloop-orchestrator:{TAG}")["Size"] < MAX_SLIM_BYTES
 
 
-def test_weights_can_be_copied_in(images: Engine) -> None:
+def test_weights_can_be_copied_into_the_image(images: Engine) -> None:
     """The loader pod of deploy/kubernetes sleeps, and `kubectl cp` needs tar in it."""
     code = "import shutil; print(all(map(shutil.which, ('sleep', 'tar'))))"
-    assert inside(images, "orchestrator", code) == "True"
+    assert run_python(images, "orchestrator", code) == "True"
 
 
 def test_drafter_and_verifier_share_their_layers(images: Engine) -> None:
@@ -52,12 +52,12 @@ def test_drafter_and_verifier_share_their_layers(images: Engine) -> None:
     assert layers[0] == layers[1] == layers[2]
 
 
-def test_the_bundled_models_are_inside_and_nothing_of_the_training(images: Engine) -> None:
+def test_images_contain_the_bundled_models_but_not_their_training(images: Engine) -> None:
     code = "import pathlib; print(sorted(p.name for p in pathlib.Path('models').iterdir()))"
     models = ["LICENSE-PSF.txt", "NOTICE", "drafter", "drafter-large", "verifier"]
-    assert inside(images, "verifier", code) == str(models)
+    assert run_python(images, "verifier", code) == str(models)
     others = [model for model in models if not model.startswith("drafter")]
-    assert inside(images, "orchestrator", code) == str(others)
+    assert run_python(images, "orchestrator", code) == str(others)
 
 
 def gpu_project(engine: Engine, *arguments: str, **models: str) -> str:
@@ -68,7 +68,7 @@ def gpu_project(engine: Engine, *arguments: str, **models: str) -> str:
     return engine.run(*command, variables={**settings, **models})
 
 
-def test_weights_that_are_there_are_used(images: Engine) -> None:
+def test_existing_weights_are_used(images: Engine) -> None:
     """Tests the part of compose.gpu.yml that needs neither a GPU nor a model hub."""
     pair = {"TARGET_MODEL": "verifier", "DRAFT_MODEL": "drafter"}
     run = ("run", "-T", "--rm", "weights")
@@ -84,7 +84,7 @@ def test_weights_that_are_there_are_used(images: Engine) -> None:
         gpu_project(images, "down", "--volumes", **pair)
 
 
-def test_on_gpus_kernels_can_be_compiled_and_run(images: Engine) -> None:
+def test_compose_for_gpus_allows_compiling_and_running_kernels(images: Engine) -> None:
     """Triton compiles with a C compiler into a folder from which it executes the result."""
     pair = {"TARGET_MODEL": "verifier", "DRAFT_MODEL": "drafter"}
     services = yaml.safe_load(gpu_project(images, "config", **pair))["services"]

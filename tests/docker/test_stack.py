@@ -11,7 +11,7 @@ from tests.docker.project import ROLES, SERVICES, Project
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_nobody_may_do_more_than_needed(project: Project, service: str) -> None:
+def test_containers_have_restricted_rights(project: Project, service: str) -> None:
     [container] = project.containers(service)
     seen = project.engine.inspect(container)
     host = seen["HostConfig"]
@@ -24,7 +24,7 @@ def test_nobody_may_do_more_than_needed(project: Project, service: str) -> None:
     assert seen["Config"]["User"].split(":")[0] not in ("", "0", "root")
 
 
-def test_only_the_orchestrator_is_published_and_only_here(project: Project) -> None:
+def test_only_the_orchestrator_is_published_and_only_on_loopback(project: Project) -> None:
     published = {
         service: project.engine.inspect(container)["HostConfig"]["PortBindings"] or {}
         for service in SERVICES
@@ -35,7 +35,7 @@ def test_only_the_orchestrator_is_published_and_only_here(project: Project) -> N
     assert hosts == {"127.0.0.1"}
 
 
-def test_the_verifier_cannot_reach_redis(project: Project) -> None:
+def test_verifier_cannot_reach_redis(project: Project) -> None:
     [verifier] = project.containers("verifier")
     code = (
         "import socket\ntry: socket.getaddrinfo('redis', 6379)\n"
@@ -44,7 +44,7 @@ def test_the_verifier_cannot_reach_redis(project: Project) -> None:
     assert project.engine.run("docker", "exec", verifier, "python", "-c", code).strip() == "unknown"
 
 
-def test_nothing_is_written_that_stays(project: Project) -> None:
+def test_containers_write_no_files_into_the_application(project: Project) -> None:
     changed = [
         line
         for role in ROLES
@@ -54,13 +54,13 @@ def test_nothing_is_written_that_stays(project: Project) -> None:
     assert not [line for line in changed if "/app" in line or "/opt/venv" in line]
 
 
-def test_a_generation_over_grpc(address: str, expected: list[int]) -> None:
+def test_generation_over_grpc(address: str, expected: list[int]) -> None:
     with Running(address, FUSED, max_draft_tokens=4) as running:
-        assert running.ended() == expected
+        assert running.wait_for_tokens() == expected
     assert running.summary.speculation.draft_forwards > 0
 
 
-def test_a_generation_over_http(project: Project) -> None:
+def test_generation_over_http(project: Project) -> None:
     """OpenAI's client gets the same text streamed and whole."""
     url = f"http://127.0.0.1:{project.http_port}/v1"
     with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=PATIENCE_S) as client:
@@ -79,7 +79,7 @@ def test_a_generation_over_http(project: Project) -> None:
         assert "".join(piece.choices[0].text for piece in pieces) == whole.choices[0].text != ""
 
 
-def test_the_command_line_is_inside(project: Project) -> None:
+def test_image_contains_the_command_line(project: Project) -> None:
     [orchestrator] = project.containers("orchestrator")
     said = project.engine.run("docker", "exec", orchestrator, "draftloop", "health")
     assert said == "orchestrator at 127.0.0.1:50051: SERVING\n"

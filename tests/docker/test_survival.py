@@ -12,13 +12,13 @@ from tests.docker.project import Project
 DRAFT_TOKENS = 4
 
 
-def drafted(address: str) -> Running:
+def generation_with_drafter(address: str) -> Running:
     """A generation that asks a drafter in every round."""
     return Running(address, max_draft_tokens=DRAFT_TOKENS)
 
 
 @pytest.mark.parametrize("service", ["redis", "drafter", "verifier"])
-def test_a_crash_costs_no_token(
+def test_verifier_crash_costs_no_token(
     project: Project, address: str, expected: list[int], service: str
 ) -> None:
     """The request waits for the only verifier's restart, and goes on in a reopened session."""
@@ -26,45 +26,47 @@ def test_a_crash_costs_no_token(
     before = project.starts(container)
     strategy = FUSED if service == "redis" else SPECULATIVE
     with Running(address, strategy, DRAFT_TOKENS) as running:
-        running.under_way()
+        running.wait_until_under_way()
         project.crash(container)
-        assert running.ended() == expected
+        assert running.wait_for_tokens() == expected
     assert running.summary.speculation.draft_forwards > 0
     assert running.summary.speculation.fallback_rounds >= (service == "drafter")
     assert running.summary.speculation.reopened_sessions >= (service == "verifier")
     project.wait_until_healthy(container, after_starts=before + 1)
     with Running(address) as again:
-        assert again.ended() == expected
+        assert again.wait_for_tokens() == expected
 
 
-def test_the_orchestrator_loses_its_streams_and_nothing_else(
+def test_orchestrator_crash_loses_only_its_streams(
     project: Project, address: str, expected: list[int]
 ) -> None:
     [container] = project.containers("orchestrator")
     before = project.starts(container)
     with Running(address) as running:
-        running.under_way()
+        running.wait_until_under_way()
         project.crash(container)
-        assert running.broken() is grpc.StatusCode.UNAVAILABLE
+        assert running.wait_for_error() is grpc.StatusCode.UNAVAILABLE
     assert running.token_ids == expected[: len(running.token_ids)]
     project.wait_until_healthy(container, after_starts=before + 1)
     with Running(address) as again:
-        assert again.ended() == expected
+        assert again.wait_for_tokens() == expected
 
 
-def test_redis_behind_a_cut_wire(project: Project, address: str, expected: list[int]) -> None:
+def test_disconnected_redis_costs_no_token(
+    project: Project, address: str, expected: list[int]
+) -> None:
     [container] = project.containers("redis")
     with Running(address, FUSED) as running:
-        running.under_way()
+        running.wait_until_under_way()
         project.disconnect(container, ["phrases"])
         try:
-            assert running.ended() == expected
+            assert running.wait_for_tokens() == expected
             with Running(address, FUSED) as meanwhile:
-                assert meanwhile.ended() == expected
+                assert meanwhile.wait_for_tokens() == expected
         finally:
             project.connect(container, "redis", ["phrases"])
     with Running(address, FUSED) as again:
-        assert again.ended() == expected
+        assert again.wait_for_tokens() == expected
 
 
 def test_one_of_two_drafters_dies(project: Project, address: str, expected: list[int]) -> None:
@@ -72,16 +74,16 @@ def test_one_of_two_drafters_dies(project: Project, address: str, expected: list
     project.up(drafter=2)
     for container in project.containers("drafter"):
         project.wait_until_known("drafter", 2)
-        with drafted(address) as one, drafted(address) as two:
-            one.under_way()
-            two.under_way()
+        with generation_with_drafter(address) as one, generation_with_drafter(address) as two:
+            one.wait_until_under_way()
+            two.wait_until_under_way()
             project.engine.run("docker", "kill", container)  # and nothing restarts it
-            assert one.ended() == two.ended() == expected
+            assert one.wait_for_tokens() == two.wait_for_tokens() == expected
         figures = [running.summary.speculation for running in (one, two)]
         assert all(each.draft_forwards for each in figures)
         assert any(each.fallback_rounds for each in figures)
-        with drafted(address) as other:
-            assert other.ended() == expected
+        with generation_with_drafter(address) as other:
+            assert other.wait_for_tokens() == expected
         assert other.summary.speculation.draft_forwards > 0
         project.engine.run("docker", "start", container)
         project.wait_until_healthy(container)
@@ -93,10 +95,10 @@ def test_one_of_two_verifiers_dies(project: Project, address: str, expected: lis
     project.up(verifier=2)
     victim = project.containers("verifier")[-1]
     with Running(address) as one, Running(address) as other:
-        one.under_way()
-        other.under_way()
+        one.wait_until_under_way()
+        other.wait_until_under_way()
         project.engine.run("docker", "kill", victim)
-        assert one.ended() == other.ended() == expected
+        assert one.wait_for_tokens() == other.wait_for_tokens() == expected
     reopened = [running.summary.speculation.reopened_sessions for running in (one, other)]
     assert sum(reopened) == 1
     project.up(verifier=1)

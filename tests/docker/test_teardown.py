@@ -8,12 +8,14 @@ from tests.docker.generation import Running
 from tests.docker.project import NAME, SERVICES, Project
 
 
-def test_a_stop_waits_for_what_runs(project: Project, address: str, expected: list[int]) -> None:
+def test_stop_waits_for_running_requests(
+    project: Project, address: str, expected: list[int]
+) -> None:
     with Running(address) as running:
-        running.under_way()
+        running.wait_until_under_way()
         stopping = threading.Thread(target=project.compose, args=("stop",))
         stopping.start()
-        assert running.ended() == expected
+        assert running.wait_for_tokens() == expected
         stopping.join()
     for service in SERVICES:
         for container in project.containers(service):
@@ -21,7 +23,7 @@ def test_a_stop_waits_for_what_runs(project: Project, address: str, expected: li
             assert (service, state["Running"], state["ExitCode"]) == (service, False, 0)
 
 
-def test_down_leaves_nothing(project: Project) -> None:
+def test_down_removes_everything(project: Project) -> None:
     project.down()
     label = f"label=com.docker.compose.project={NAME}"
     for kind in (("ps", "-a"), ("network", "ls"), ("volume", "ls")):

@@ -16,7 +16,7 @@ def complete(api: OpenAI, **said: Any) -> Any:
     return api.completions.create(model=MODEL, **{"prompt": PROMPT, **chosen})
 
 
-def talk(api: OpenAI, **said: Any) -> Any:
+def complete_chat(api: OpenAI, **said: Any) -> Any:
     messages = [{"role": "user", "content": "Say something."}]
     chosen: dict[str, Any] = {"max_tokens": 16, "seed": 11, "messages": messages, **said}
     return api.chat.completions.create(model=MODEL, **chosen)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.e2e.client import Client
-from tests.support.measured import measured
+from tests.support.measured import read_metric
 from tests.support.ports import quiet_port
 
 RECEIVED, REPLAYING = "phrases_received_total", "phrase_namespaces_replaying"
@@ -16,13 +16,13 @@ class Replica(Client):
         super().__init__(address)
         self._metrics = metrics
 
-    def figure(self, role: str, name: str) -> float:
-        return measured(self._metrics[role], f"draftloop_{name}")
+    def metric(self, role: str, name: str) -> float:
+        return read_metric(self._metrics[role], f"draftloop_{name}")
 
-    def has_heard(self, role: str, before: float, count: int) -> bool:
+    def has_received(self, role: str, before: float, count: int) -> bool:
         """Whether `role` has `count` more phrases than `before` and has read the whole log."""
-        received = self.figure(role, RECEIVED)
-        return received >= before + count and not self.figure(role, REPLAYING)
+        received = self.metric(role, RECEIVED)
+        return received >= before + count and not self.metric(role, REPLAYING)
 
 
 def metrics_addresses() -> dict[str, str]:

@@ -46,17 +46,17 @@ class Streams:
             if piece.HasField("summary"):
                 stream.summary = piece.summary
 
-    def under_way(self) -> None:
+    def wait_until_under_way(self) -> None:
         """Returns once each stream has had its first round, which follows the prefill's piece."""
         until(lambda: all(each.pieces >= 2 or each.summary for each in self._streams), 60)
-        assert self.unfinished, "all were over before anything happened"
+        assert self.unfinished_count, "all were over before anything happened"
 
     @property
-    def unfinished(self) -> int:
+    def unfinished_count(self) -> int:
         """The number of streams that have not ended."""
         return sum(each.summary is None for each in self._streams)
 
-    def ended(self) -> list[list[int]]:
+    def wait_for_tokens(self) -> list[list[int]]:
         """The tokens of all streams. Raises the error of a stream that failed."""
         for each in self._reading:
             each.result()

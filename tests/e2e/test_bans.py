@@ -27,7 +27,7 @@ def tokenizer() -> Tokenizer:
 
 
 @pytest.mark.timeout(600)
-def test_no_strategy_says_what_is_banned(
+def test_no_strategy_emits_banned_tokens(
     client: Client, cases: list[Case], tokenizer: Tokenizer
 ) -> None:
     """Every strategy obeys bans on the very phrases that would come, and on an early end.
@@ -55,7 +55,7 @@ def test_no_strategy_says_what_is_banned(
         assert [answer.text for answer in answers] == [answer.text for answer in expected]
 
 
-def test_only_what_is_allowed_comes(api: OpenAI, tokenizer: Tokenizer) -> None:
+def test_only_allowed_tokens_are_emitted(api: OpenAI, tokenizer: Tokenizer) -> None:
     """Classification by single tokens, as vLLM's clients do it."""
     allowed = [tokenizer.encode(word)[0] for word in ("yes", "no")]
     answer = complete(
@@ -65,7 +65,7 @@ def test_only_what_is_allowed_comes(api: OpenAI, tokenizer: Tokenizer) -> None:
     assert len(said) == 5 and set(said) <= set(allowed)
 
 
-def test_a_stop_text_counts_behind_the_first_tokens(api: OpenAI) -> None:
+def test_stop_text_is_ignored_before_min_tokens(api: OpenAI) -> None:
     said: dict[str, Any] = {"max_tokens": 12, "stop": ["e", "\n", " "]}
     assert complete(api, **said).usage.completion_tokens < 8
     late = complete(api, **said, extra_body={"min_tokens": 8})
@@ -73,7 +73,7 @@ def test_a_stop_text_counts_behind_the_first_tokens(api: OpenAI) -> None:
     assert late.choices[0].text.startswith(complete(api, max_tokens=8).choices[0].text)
 
 
-def test_our_own_client(stack: Stack) -> None:
+def test_bans_through_the_python_client(stack: Stack) -> None:
     with OurClient(stack.address) as ours:
         usual = ours.generate("def add(a, b):\n    return", max_tokens=6)
         other = ours.generate(
@@ -97,7 +97,7 @@ def test_our_own_client(stack: Stack) -> None:
         ({"allowed_token_ids": [5], "min_tokens": 1, "stop_token_ids": [5]}, "allowed_token_ids"),
     ],
 )
-def test_broken_rules_have_the_clients_name(
+def test_invalid_bans_are_refused_with_the_clients_field(
     client: Client, api: OpenAI, cases: list[Case], said: dict[str, Any], field: str
 ) -> None:
     with pytest.raises(openai.BadRequestError, match=field):
@@ -107,7 +107,7 @@ def test_broken_rules_have_the_clients_name(
     assert bad_field(refused.value).startswith(field)
 
 
-def test_a_form_and_bans_could_leave_nothing_to_say(api: OpenAI) -> None:
+def test_min_tokens_with_a_grammar_is_refused(api: OpenAI) -> None:
     form = {"structured_outputs": {"regex": "a+"}, "min_tokens": 3}
     with pytest.raises(openai.BadRequestError, match="min_tokens: must not be given with"):
         complete(api, max_tokens=8, extra_body=form)

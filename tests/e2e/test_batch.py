@@ -27,20 +27,23 @@ ASKED: dict[str, tuple[str, dict[str, Any]]] = {
 LIMITS = {"/v1/completions": {"max_tokens": 16}, "/v1/chat/completions": {"max_tokens": 16}}
 
 
-def line(custom_id: str, url: str = "/v1/completions", **body: Any) -> dict[str, Any]:
+def request_line(custom_id: str, url: str = "/v1/completions", **body: Any) -> dict[str, Any]:
     return {"custom_id": custom_id, "method": "POST", "url": url, "body": body}
 
 
-def asked() -> list[dict[str, Any]]:
-    return [line(name, url, **LIMITS.get(url, {}), **body) for name, (url, body) in ASKED.items()]
+def batch_requests() -> list[dict[str, Any]]:
+    return [
+        request_line(name, url, **LIMITS.get(url, {}), **body)
+        for name, (url, body) in ASKED.items()
+    ]
 
 
-def written(file: Path, lines: list[dict[str, Any]]) -> Path:
+def write_lines(file: Path, lines: list[dict[str, Any]]) -> Path:
     file.write_text("".join(f"{json.dumps(one)}\n" for one in lines))
     return file
 
 
-def answered(file: Path) -> dict[str, dict[str, Any]]:
+def read_answers(file: Path) -> dict[str, dict[str, Any]]:
     """The answers by `custom_id`; each must be on one line only."""
     lines = [json.loads(one) for one in file.read_text().splitlines()]
     found = {one["custom_id"]: one for one in lines}
@@ -48,63 +51,65 @@ def answered(file: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def batch(server: str, requests: Path, answers: Path, *flags: str) -> Result:
+def run_batch(server: str, requests: Path, answers: Path, *flags: str) -> Result:
     return CliRunner().invoke(
         app, ["batch", str(requests), str(answers), "--server", server, *flags]
     )
 
 
-def words(body: dict[str, Any]) -> Any:
+def content_of(body: dict[str, Any]) -> Any:
     """The content of an answer of any of the APIs."""
     return body.get("choices") or body.get("output") or body["content"]
 
 
-def test_all_kinds_of_requests_are_answered_as_they_would_be_alone(
+def test_batched_requests_are_answered_as_if_sent_alone(
     base: str, http: httpx.Client, tmp_path: Path
 ) -> None:
-    requests = written(tmp_path / "requests.jsonl", asked())
-    done = batch(f"{base}/v1/", requests, tmp_path / "answers.jsonl", "--concurrency", "3")
+    requests = write_lines(tmp_path / "requests.jsonl", batch_requests())
+    done = run_batch(f"{base}/v1/", requests, tmp_path / "answers.jsonl", "--concurrency", "3")
     assert done.exit_code == 0, done.stderr
     assert "4 answered, 0 failed; " in done.stderr
-    answers = answered(tmp_path / "answers.jsonl")
+    answers = read_answers(tmp_path / "answers.jsonl")
     assert answers.keys() == ASKED.keys()
     assert all(one["error"] is None and one["response"]["request_id"] for one in answers.values())
     text = answers["text"]["response"]["body"]
-    alone = http.post("/v1/completions", json=asked()[0]["body"]).json()
+    alone = http.post("/v1/completions", json=batch_requests()[0]["body"]).json()
     assert text["choices"][0]["text"] == alone["choices"][0]["text"]
-    assert all(words(one["response"]["body"]) for one in answers.values())
+    assert all(content_of(one["response"]["body"]) for one in answers.values())
 
 
-def test_the_same_command_goes_on(base: str, tmp_path: Path) -> None:
+def test_repeated_command_resumes_an_interrupted_batch(base: str, tmp_path: Path) -> None:
     requests, file = tmp_path / "requests.jsonl", tmp_path / "answers.jsonl"
-    written(requests, asked()[:1])
-    assert batch(base, requests, file).exit_code == 0
+    write_lines(requests, batch_requests()[:1])
+    assert run_batch(base, requests, file).exit_code == 0
     first = file.read_text()
     file.write_text(first + first[: len(first) // 2])  # as if killed while writing
-    written(requests, asked())
-    done = batch(base, requests, file)
+    write_lines(requests, batch_requests())
+    done = run_batch(base, requests, file)
     assert done.exit_code == 0 and "3 answered, 0 failed" in done.stderr, done.stderr
-    assert file.read_text().startswith(first) and answered(file).keys() == ASKED.keys()
+    assert file.read_text().startswith(first) and read_answers(file).keys() == ASKED.keys()
     whole = file.read_text()
-    assert "0 answered, 0 failed" in batch(base, requests, file).stderr
+    assert "0 answered, 0 failed" in run_batch(base, requests, file).stderr
     assert file.read_text() == whole
 
 
-def test_what_failed_is_told_and_asked_again(base: str, tmp_path: Path) -> None:
+def test_failed_requests_are_reported_and_retried_by_the_next_run(
+    base: str, tmp_path: Path
+) -> None:
     requests, file = tmp_path / "requests.jsonl", tmp_path / "answers.jsonl"
-    written(requests, [line("bad", prompt="x", max_tokens=-1), asked()[0]])
-    done = batch(base, requests, file, "--concurrency", "1")
+    write_lines(requests, [request_line("bad", prompt="x", max_tokens=-1), batch_requests()[0]])
+    done = run_batch(base, requests, file, "--concurrency", "1")
     assert done.exit_code == EXIT_SOME_FAILED
     assert "1 answered, 1 failed" in done.stderr
     assert "the first that failed: bad: max_tokens: must be" in done.stderr
-    failed = answered(file)["bad"]["response"]
+    failed = read_answers(file)["bad"]["response"]
     assert failed["status_code"] == 400 and failed["body"]["error"]["param"] == "max_tokens"
-    written(requests, [line("bad", prompt="x", max_tokens=1), asked()[0]])
-    assert batch(base, requests, file).exit_code == 0
-    assert {one["response"]["status_code"] for one in answered(file).values()} == {200}
+    write_lines(requests, [request_line("bad", prompt="x", max_tokens=1), batch_requests()[0]])
+    assert run_batch(base, requests, file).exit_code == 0
+    assert {one["response"]["status_code"] for one in read_answers(file).values()} == {200}
 
 
-GOOD = json.dumps(line("a", prompt="x"))
+GOOD = json.dumps(request_line("a", prompt="x"))
 
 
 @pytest.mark.parametrize(
@@ -116,57 +121,63 @@ GOOD = json.dumps(line("a", prompt="x"))
         ('{"custom_id": "a"}\n', "requests.jsonl, line 1: method: Field required; got "),
         (GOOD.replace("POST", "GET"), "requests.jsonl, line 1: method: Input should be 'POST'; go"),
         (GOOD.replace("/v1/", "v1/"), "requests.jsonl, line 1: url: must be a path that begins wi"),
-        (json.dumps(line("a", stream=True)), "requests.jsonl, line 1: body: must not ask for a st"),
+        (json.dumps(request_line("a", stream=True)),
+         "requests.jsonl, line 1: body: must not ask for a st"),
         (GOOD.replace('"url"', '"uri": 1, "url"'), "requests.jsonl, line 1: uri: Extra inputs are"),
         (f"{GOOD}\n{GOOD}\n", "requests.jsonl: custom_id: must be another one for every request; "),
     ],
 )  # fmt: skip
-def test_a_mistake_is_one_line_and_nothing_is_sent(
+def test_error_in_the_requests_is_one_line_and_nothing_is_sent(
     content: str, complaint: str, tmp_path: Path
 ) -> None:
     requests, file = tmp_path / "requests.jsonl", tmp_path / "answers.jsonl"
     requests.write_text(content)
-    done = batch(f"http://127.0.0.1:{quiet_port()}", requests, file)
+    done = run_batch(f"http://127.0.0.1:{quiet_port()}", requests, file)
     assert done.exit_code == EXIT_FAILED and not file.exists()
     [told] = done.stderr.splitlines()
     assert told.startswith(f"draftloop: {complaint}")
 
 
 @pytest.mark.parametrize("server", ["127.0.0.1:8000", "ftp://there", "http://", "http://[::1"])
-def test_what_is_no_address_is_told(server: str, tmp_path: Path) -> None:
-    requests = written(tmp_path / "requests.jsonl", asked())
-    done = batch(server, requests, tmp_path / "answers.jsonl")
+def test_invalid_server_address_is_refused(server: str, tmp_path: Path) -> None:
+    requests = write_lines(tmp_path / "requests.jsonl", batch_requests())
+    done = run_batch(server, requests, tmp_path / "answers.jsonl")
     assert done.exit_code == EXIT_FAILED
     rule = "must be the address of an HTTP API, such as http://127.0.0.1:8000"
     assert done.stderr == f"draftloop: server: {rule}; got {server!r}\n"
 
 
-def test_half_a_pair_is_told(tmp_path: Path) -> None:
+def test_tls_key_without_its_certificate_is_refused(tmp_path: Path) -> None:
     """A TLS key without its certificate is refused, even if the system's CAs are trusted."""
-    requests = written(tmp_path / "requests.jsonl", asked())
+    requests = write_lines(tmp_path / "requests.jsonl", batch_requests())
     flags = ("--tls-key", str(tmp_path / "key.pem"))
-    done = batch("https://127.0.0.1:1", requests, tmp_path / "answers.jsonl", *flags)
+    done = run_batch("https://127.0.0.1:1", requests, tmp_path / "answers.jsonl", *flags)
     assert done.exit_code == EXIT_FAILED
     assert done.stderr.startswith("draftloop: tls_certificate: must be given together with tls_key")
 
 
-def test_nobody_there_is_told_at_once(tmp_path: Path) -> None:
-    requests = written(tmp_path / "requests.jsonl", asked())
+def test_unreachable_server_is_reported_at_once(tmp_path: Path) -> None:
+    requests = write_lines(tmp_path / "requests.jsonl", batch_requests())
     server = f"http://127.0.0.1:{quiet_port()}"
-    done = batch(server, requests, tmp_path / "answers.jsonl")
+    done = run_batch(server, requests, tmp_path / "answers.jsonl")
     assert done.exit_code == EXIT_FAILED and not (tmp_path / "answers.jsonl").exists()
     assert done.stderr.startswith(f"draftloop: no answer from {server}")
 
 
-def test_files_of_others_stay_as_they_are(base: str, tmp_path: Path) -> None:
-    requests, other = written(tmp_path / "requests.jsonl", asked()), tmp_path / "notes.txt"
+def test_files_that_are_not_batch_answers_are_not_overwritten(base: str, tmp_path: Path) -> None:
+    requests, other = (
+        write_lines(tmp_path / "requests.jsonl", batch_requests()),
+        tmp_path / "notes.txt",
+    )
     other.write_text("not yours\n")
-    done = batch(base, requests, other)
+    done = run_batch(base, requests, other)
     assert done.exit_code == EXIT_FAILED and other.read_text() == "not yours\n"
     assert "notes.txt, line 1: must be an answer of a batch; name another file" in done.stderr
     other.write_text('{"custom_id": "a", "response": 200}\n')
-    assert "notes.txt, line 1: must be an answer of a batch" in batch(base, requests, other).stderr
-    same = batch(base, requests, requests)
+    assert (
+        "notes.txt, line 1: must be an answer of a batch" in run_batch(base, requests, other).stderr
+    )
+    same = run_batch(base, requests, requests)
     assert (
         same.exit_code == EXIT_FAILED and "answers: must be another file than the re" in same.stderr
     )

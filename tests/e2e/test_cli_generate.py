@@ -24,7 +24,7 @@ from orchestrator.launcher import Stack
 from tests.support.ports import quiet_port
 
 
-def generated(server: str, *arguments: str) -> Result:
+def run_generate(server: str, *arguments: str) -> Result:
     return CliRunner().invoke(app, ["generate", *arguments, "--server", server])
 
 
@@ -44,8 +44,10 @@ def generated(server: str, *arguments: str) -> Result:
         (("1 " * 2100,), "text: must have at most 2047 tokens (context length 2048); got '"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_one_line(stack: Stack, arguments: tuple[str, ...], complaint: str) -> None:
-    result = generated(stack.address, *arguments)
+def test_invalid_arguments_are_reported_in_one_line(
+    stack: Stack, arguments: tuple[str, ...], complaint: str
+) -> None:
+    result = run_generate(stack.address, *arguments)
     assert result.exit_code == EXIT_FAILED
     [line] = result.stderr.splitlines()
     assert line.startswith(f"draftloop: {complaint}")
@@ -57,38 +59,47 @@ GREEDY = ("--temperature", "0", "--max-tokens", "12")
 
 
 @pytest.fixture(scope="module")
-def whole(stack: Stack) -> Completion:
+def greedy_completion(stack: Stack) -> Completion:
     """The greedy continuation of the prompt."""
     with Client(stack.address) as client:
         return client.generate(PROMPT, temperature=0, max_tokens=12)
 
 
-def test_into_a_pipe_goes_the_text_alone(stack: Stack, whole: Completion) -> None:
+def test_pipe_receives_only_the_text(stack: Stack, greedy_completion: Completion) -> None:
     """Only the text goes to stdout. Prompt, legend and figures used to be written there too."""
-    result = generated(stack.address, PROMPT, *GREEDY)
-    assert result.exit_code == 0 and result.stdout == f"{whole.text}\n"
+    result = run_generate(stack.address, PROMPT, *GREEDY)
+    assert result.exit_code == 0 and result.stdout == f"{greedy_completion.text}\n"
     legend, figures = result.stderr.splitlines()
     assert legend.startswith("tokens from: ") and "12 tokens in" in figures
-    assert generated(stack.address, PROMPT, *GREEDY, "--no-echo").stdout == f"{whole.text}\n"
-    assert generated(stack.address, PROMPT, *GREEDY, "--echo").stdout == f"{PROMPT}{whole.text}\n"
+    assert (
+        run_generate(stack.address, PROMPT, *GREEDY, "--no-echo").stdout
+        == f"{greedy_completion.text}\n"
+    )
+    assert (
+        run_generate(stack.address, PROMPT, *GREEDY, "--echo").stdout
+        == f"{PROMPT}{greedy_completion.text}\n"
+    )
 
 
-def test_a_form_can_be_read_from_the_pipe(stack: Stack, tmp_path: Path) -> None:
+def test_structured_output_to_a_pipe_is_json(stack: Stack, tmp_path: Path) -> None:
     schema = {"type": "object", "properties": {"age": {"type": "integer", "maximum": 9}},
               "required": ["age"], "additionalProperties": False}  # fmt: skip
     (tmp_path / "form.json").write_text(json.dumps(schema))
-    told = generated(stack.address, PROMPT, "--json-schema", str(tmp_path / "form.json"))
+    told = run_generate(stack.address, PROMPT, "--json-schema", str(tmp_path / "form.json"))
     assert json.loads(told.stdout).keys() == {"age"}
 
 
-def test_json_is_one_object_and_nothing_else(stack: Stack, whole: Completion) -> None:
+def test_json_output_is_exactly_one_object(stack: Stack, greedy_completion: Completion) -> None:
     def read(*arguments: str) -> Any:
-        result = generated(stack.address, PROMPT, *GREEDY, "--json", *arguments)
+        result = run_generate(stack.address, PROMPT, *GREEDY, "--json", *arguments)
         assert result.exit_code == 0 and result.stderr == "", result.output
         return json.loads(result.stdout)
 
     one = read()
-    assert (one["text"], one["token_ids"]) == (whole.text, list(whole.token_ids))
+    assert (one["text"], one["token_ids"]) == (
+        greedy_completion.text,
+        list(greedy_completion.token_ids),
+    )
     assert one["finish_reason"] == "length" and one["usage"]["completion_tokens"] == 12
     assert one["figures"]["strategy"] == "fused" and one["timings"]["decode_ns"] > 0
     both = read("--compare")
@@ -96,20 +107,22 @@ def test_json_is_one_object_and_nothing_else(stack: Stack, whole: Completion) ->
     assert both["plain"]["figures"]["strategy"] == "autoregressive"
 
 
-def test_a_comparison_is_beside_the_texts(stack: Stack, whole: Completion) -> None:
-    result = generated(stack.address, PROMPT, *GREEDY, "--compare")
-    assert result.stdout == f"{whole.text}\n" * 2
+def test_comparison_is_printed_beside_the_texts(
+    stack: Stack, greedy_completion: Completion
+) -> None:
+    result = run_generate(stack.address, PROMPT, *GREEDY, "--compare")
+    assert result.stdout == f"{greedy_completion.text}\n" * 2
     assert result.stderr.splitlines()[-1] == "identical tokens"
 
 
-def test_a_comparison_does_not_teach_the_drafts_their_answer(stack: Stack) -> None:
+def test_comparison_runs_the_drafted_request_first(stack: Stack) -> None:
     """The drafted run comes first. The plain run used to, and its text was then drafted from."""
-    result = generated(stack.address, PROMPT, *GREEDY, "--compare")
+    result = run_generate(stack.address, PROMPT, *GREEDY, "--compare")
     ways = [line.partition(":")[0] for line in result.stderr.splitlines() if " tokens in " in line]
     assert ways == ["fused", "autoregressive"]
 
 
-def test_a_comparison_shares_no_more_than_was_asked_for(stack: Stack) -> None:
+def test_comparison_obeys_the_phrase_scope(stack: Stack) -> None:
     """Both runs obey the phrase scope. The plain run used to share its text under any scope."""
 
     def namespaces() -> int:
@@ -121,23 +134,23 @@ def test_a_comparison_shares_no_more_than_was_asked_for(stack: Stack) -> None:
     before = namespaces()
     alone = (*GREEDY, "--compare", "--tenant", "compared")
     for scope in ("off", "private"):
-        assert generated(stack.address, PROMPT, *alone, "--phrases", scope).exit_code == 0
+        assert run_generate(stack.address, PROMPT, *alone, "--phrases", scope).exit_code == 0
     assert namespaces() == before
-    assert generated(stack.address, PROMPT, *alone).exit_code == 0
+    assert run_generate(stack.address, PROMPT, *alone).exit_code == 0
     assert namespaces() == before + 1
 
 
-def test_the_port_of_the_http_api_is_not_nobodys(stack: Stack) -> None:
+def test_grpc_call_to_the_http_port_gets_a_hint(stack: Stack) -> None:
     """A gRPC call to the HTTP port gets a hint. It used to say that no server was running."""
     assert stack.http_address is not None
-    result = generated(stack.http_address, "x")
+    result = run_generate(stack.http_address, "x")
     assert result.exit_code == EXIT_FAILED
     [line] = result.stderr.splitlines()
     assert line.startswith(f"draftloop: what listens at {stack.http_address} speaks no gRPC")
     assert "the HTTP API's port is not gRPC's, by default 50051" in line
 
 
-def test_the_command_itself_says_no_more() -> None:
+def test_installed_command_prints_one_line_when_nothing_listens() -> None:
     """The installed command as a process: nothing listens, and it prints one line only."""
     address = f"127.0.0.1:{quiet_port()}"
     done = subprocess.run(
@@ -149,7 +162,7 @@ def test_the_command_itself_says_no_more() -> None:
     assert line.startswith(f"draftloop: no server at {address}: start one with `draftloop up`")
 
 
-def test_a_character_that_the_output_lacks_ends_nothing(stack: Stack) -> None:
+def test_character_missing_from_the_output_encoding_is_replaced(stack: Stack) -> None:
     """A character that the output encoding lacks is replaced. It used to end in a traceback."""
     done = subprocess.run(
         [sys.executable, "-m", "orchestrator.cli", "generate", "# ж", "--echo", *GREEDY,

@@ -32,14 +32,14 @@ SAID: dict[str, Any] = {
 
 
 @pytest.fixture
-def door(stack: Stack) -> Iterator[Client]:
+def python_client(stack: Stack) -> Iterator[Client]:
     with Client(stack.address, timeout=120) as client:
         yield client
 
 
-def test_whole_and_pieces_agree(door: Client) -> None:
-    whole = door.generate(PROMPT, **SAID)
-    stream = door.stream(PROMPT, **SAID)
+def test_whole_and_streamed_answers_agree(python_client: Client) -> None:
+    whole = python_client.generate(PROMPT, **SAID)
+    stream = python_client.stream(PROMPT, **SAID)
     pieces = list(stream)
     assert "".join(piece.text for piece in pieces) == whole.text
     token_ids, sources, logprobs = (
@@ -61,35 +61,35 @@ def test_whole_and_pieces_agree(door: Client) -> None:
     assert {entry.token_id for entry in whole.logprobs} == set(whole.token_ids)
 
 
-def test_text_token_ids_and_options_say_the_same(door: Client) -> None:
-    prompt = door.tokenize(PROMPT)
-    assert door.detokenize(prompt) == PROMPT
+def test_text_token_ids_and_options_give_the_same_answer(python_client: Client) -> None:
+    prompt = python_client.tokenize(PROMPT)
+    assert python_client.detokenize(prompt) == PROMPT
     told = {name: value for name, value in SAID.items() if name != "strategy"}
-    by_text = door.generate(PROMPT, **told, strategy="prompt_lookup")
-    by_tokens = door.generate(prompt, **told, strategy="autoregressive")
+    by_text = python_client.generate(PROMPT, **told, strategy="prompt_lookup")
+    by_tokens = python_client.generate(prompt, **told, strategy="autoregressive")
     assert by_text.token_ids == by_tokens.token_ids
-    info = door.info()
+    info = python_client.info()
     assert {"fused", "speculative"} <= set(info.strategies) and info.drafter is not None
 
 
-async def test_async_gives_the_same(stack: Stack, door: Client) -> None:
-    expected = await asyncio.to_thread(door.generate, PROMPT, **SAID)
+async def test_async_client_gives_the_same_answer(stack: Stack, python_client: Client) -> None:
+    expected = await asyncio.to_thread(python_client.generate, PROMPT, **SAID)
     async with AsyncClient(stack.address, timeout=120) as client:
         calls = [client.generate(PROMPT, **SAID) for _ in range(3)]
         assert {answer.token_ids for answer in await asyncio.gather(*calls)} == {expected.token_ids}
         texts = [piece.text async for piece in client.stream(PROMPT, **SAID)]
         assert "".join(texts) == expected.text
-        assert await client.tokenize(PROMPT) == door.tokenize(PROMPT)
-        asked, told = await client.info(), await asyncio.to_thread(door.info)
+        assert await client.tokenize(PROMPT) == python_client.tokenize(PROMPT)
+        asked, told = await client.info(), await asyncio.to_thread(python_client.info)
         assert asked.verifier.instance_id == told.verifier.instance_id
         assert asked.strategies == told.strategies
 
 
-def test_one_client_serves_many_threads(door: Client) -> None:
+def test_many_threads_can_share_a_client(python_client: Client) -> None:
     def ask(seed: int) -> tuple[str, str]:
         told = {**SAID, "seed": seed}
-        streamed = "".join(piece.text for piece in door.stream(PROMPT, **told))
-        return door.generate(PROMPT, **told).text, streamed
+        streamed = "".join(piece.text for piece in python_client.stream(PROMPT, **told))
+        return python_client.generate(PROMPT, **told).text, streamed
 
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(ask, [1, 2, 1, 2]))
@@ -97,18 +97,18 @@ def test_one_client_serves_many_threads(door: Client) -> None:
     assert answers[:2] == answers[2:] and answers[0] != answers[1]
 
 
-def test_cancel_and_timeout_free_the_session(stack: Stack, door: Client) -> None:
+def test_cancel_and_timeout_free_the_session(stack: Stack, python_client: Client) -> None:
     endless: dict[str, Any] = {"max_tokens": 1900, "ignore_eos": True, "strategy": "autoregressive"}
-    for piece in door.stream(PROMPT, **endless):
+    for piece in python_client.stream(PROMPT, **endless):
         assert piece.token_ids and open_sessions(stack)
         break
     wait_until_free(stack)
     with pytest.raises(DeadlineExceeded):
-        door.generate(PROMPT, timeout=0.5, **endless)
+        python_client.generate(PROMPT, timeout=0.5, **endless)
     wait_until_free(stack)
 
 
-async def test_an_overloaded_server_is_asked_again(orchestrator: InProcess) -> None:
+async def test_request_to_an_overloaded_server_is_retried(orchestrator: InProcess) -> None:
     async with orchestrator(max_requests=1) as address, AsyncClient(address) as client:
         running = client.stream(PROMPT, max_tokens=1900, ignore_eos=True, strategy="autoregressive")
         await running.read()
@@ -124,16 +124,16 @@ async def test_an_overloaded_server_is_asked_again(orchestrator: InProcess) -> N
         await patient.close()
 
 
-def test_the_server_names_the_field(door: Client) -> None:
+def test_invalid_input_error_names_the_field(python_client: Client) -> None:
     with pytest.raises(InvalidInput, match="top_p: must be above 0 and at most 1; got") as caught:
-        door.generate(PROMPT, top_p=1.5)
+        python_client.generate(PROMPT, top_p=1.5)
     assert caught.value.field == "top_p"
     with pytest.raises(InvalidInput, match="speculation.strategy"):
-        list(door.stream(PROMPT, strategy="magic"))
+        list(python_client.stream(PROMPT, strategy="magic"))
 
 
-def test_every_parameter_of_a_method_may_be_given(door: Client) -> None:
+def test_generate_accepts_a_generation_parameters_value(python_client: Client) -> None:
     """A request as a `GenerationParameters` value can set fields that have no keyword."""
     said = GenerationParameters(text=PROMPT, speculation=Speculation(strategy="lookahead"))
-    answer = door.generate(said, max_tokens=4, ignore_eos=True)
+    answer = python_client.generate(said, max_tokens=4, ignore_eos=True)
     assert answer.figures.strategy == "lookahead" and len(answer.token_ids) == 4

@@ -46,13 +46,13 @@ current-context: none
 """
 
 
-def named(*start: str) -> list[Command]:
+def find_commands(*start: str) -> list[Command]:
     found = [command for command in COMMANDS if command.words[: len(start)] == start]
     assert found, f"no page names {' '.join(start)} any more"
     return list(dict.fromkeys(found))
 
 
-def shown(command: Command) -> str:
+def command_id(command: Command) -> str:
     return f"{command.page}: {command.text}"
 
 
@@ -69,24 +69,25 @@ def run(
     return done
 
 
-def test_there_is_a_rule_for_every_command() -> None:
+def test_every_command_has_a_rule() -> None:
     ways = {*ELSEWHERE, *FILES, "draftloop", "curl", "git", "grpcurl", "kubectl", "openssl"}
-    assert not [shown(command) for command in COMMANDS if command.words[0] not in ways]
+    assert not [command_id(command) for command in COMMANDS if command.words[0] not in ways]
 
 
 ASKING = [
-    *named("draftloop", "generate"), *named("draftloop", "info"), *named("draftloop", "profile"),
+    *find_commands("draftloop", "generate"), *find_commands("draftloop", "info"),
+    *find_commands("draftloop", "profile"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("command", ASKING, ids=shown)
-def test_commands_that_ask_a_server(command: Command, stack: Stack, tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ASKING, ids=command_id)
+def test_commands_that_call_a_server(command: Command, stack: Stack, tmp_path: Path) -> None:
     run((*DRAFTLOOP, *command.words[1:], "--server", stack.address), tmp_path)
     assert "--plot" not in command.words or (tmp_path / "costs.svg").exists()
 
 
-@pytest.mark.parametrize("command", named("draftloop", "batch"), ids=shown)
-def test_a_file_of_requests(command: Command, base: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", find_commands("draftloop", "batch"), ids=command_id)
+def test_documented_batch_file(command: Command, base: str, tmp_path: Path) -> None:
     """The documented request file is answered by the documented command."""
     page = (ROOT / "docs" / "http.md").read_text()
     [line] = [line for line in page.splitlines() if line.startswith('{"custom_id"')]
@@ -96,52 +97,54 @@ def test_a_file_of_requests(command: Command, base: str, tmp_path: Path) -> None
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
-@pytest.mark.parametrize("command", named("curl"), ids=shown)
-def test_curl(command: Command, stack: Stack, tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", find_commands("curl"), ids=command_id)
+def test_curl_commands(command: Command, stack: Stack, tmp_path: Path) -> None:
     assert stack.http_address is not None
     words = tuple(word.replace(HTTP_PORT, stack.http_address) for word in command.words)
     assert '"object"' in run((*words, "--fail-with-body"), tmp_path).stdout
 
 
 @pytest.mark.parametrize(
-    "command", [command for command in named("grpcurl") if "-plaintext" in command.words], ids=shown
+    "command",
+    [command for command in find_commands("grpcurl") if "-plaintext" in command.words],
+    ids=command_id,
 )
-def test_grpcurl(command: Command, stack: Stack, tmp_path: Path) -> None:
+def test_grpcurl_commands(command: Command, stack: Stack, tmp_path: Path) -> None:
     """Calls with a key over TLS are tested in tests/e2e/test_security.py."""
     assert '"summary"' in grpcurl(command.words[1:], tmp_path, stack.address)[-1]
 
 
-def test_git(tmp_path: Path) -> None:
+def test_git_commands(tmp_path: Path) -> None:
     """The git commands work in a clone of this repository, which is what users have."""
     subprocess.run(["git", "clone", "--quiet", ROOT, tmp_path / "clone"], check=True, timeout=120)
-    for command in named("git"):
+    for command in find_commands("git"):
         run(command.words, tmp_path / "clone")
 
 
-def test_phrases(tmp_path: Path) -> None:
+def test_phrases_commands(tmp_path: Path) -> None:
     with RedisServer(tmp_path) as server:
-        for command in named("draftloop", "phrases"):
+        for command in find_commands("draftloop", "phrases"):
             url = {"DRAFTLOOP_PHRASES_URL": server.url}
             run((*DRAFTLOOP, *command.words[1:]), tmp_path, "y\n", **url)
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl here")
-def test_certificates_and_keys(tmp_path: Path) -> None:
-    for command in named("openssl"):
+def test_commands_that_create_certificates_and_keys(tmp_path: Path) -> None:
+    for command in find_commands("openssl"):
         run(command.words, tmp_path)
     assert (tmp_path / "verifier.pem").exists()
-    for command in named("draftloop", "keys"):
+    for command in find_commands("draftloop", "keys"):
         assert "sha256" in run((*DRAFTLOOP, *command.words[1:]), tmp_path).stdout
 
 
-def certificates(folder: Path) -> None:
+def create_certificate_files(folder: Path) -> None:
     """Creates empty files with the names that the pages give the certificates."""
     for name in ("ca.pem", *(f"{role}{kind}" for role in ROLES for kind in (".pem", ".key"))):
         (folder / name).touch()
 
 
-def test_certificates_are_put_where_compose_mounts_them(tmp_path: Path) -> None:
-    certificates(tmp_path)
+def test_certificates_are_copied_to_where_compose_mounts_them(tmp_path: Path) -> None:
+    create_certificate_files(tmp_path)
     for command in COMMANDS:
         if command.words[0] in FILES:
             run(command.words, tmp_path)
@@ -151,14 +154,16 @@ def test_certificates_are_put_where_compose_mounts_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl here")
-@pytest.mark.parametrize("command", named("kubectl"), ids=shown)
-def test_kubectl_takes_it_as_far_as_a_cluster(command: Command, tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", find_commands("kubectl"), ids=command_id)
+def test_kubectl_commands_are_valid_up_to_the_missing_cluster(
+    command: Command, tmp_path: Path
+) -> None:
     """kubectl accepts verb, flags and files: the only error is that no cluster answers."""
     config = tmp_path / "config"
     config.write_text(NO_CLUSTER)
     (tmp_path / "deploy").symlink_to(ROOT / "deploy")
     (tmp_path / "keys.toml").touch()
-    certificates(tmp_path)
+    create_certificate_files(tmp_path)
     for model in ("target", "draft"):
         (tmp_path / "models" / model).mkdir(parents=True)
     ended = subprocess.run(
@@ -168,14 +173,16 @@ def test_kubectl_takes_it_as_far_as_a_cluster(command: Command, tmp_path: Path) 
     assert "refused" in ended.stderr, ended.stderr
 
 
-@pytest.mark.parametrize("command", named(".venv/bin/python", "-m", "benchmarks.run"), ids=shown)
-def test_the_benchmark_takes_its_flags(command: Command) -> None:
+@pytest.mark.parametrize(
+    "command", find_commands(".venv/bin/python", "-m", "benchmarks.run"), ids=command_id
+)
+def test_benchmark_flags_are_accepted(command: Command) -> None:
     """A benchmark takes minutes, so only its flags are parsed here."""
     assert read_settings(command.words[3:]).minutes > 0
 
 
-def test_a_result_becomes_a_table(tmp_path: Path) -> None:
-    for command in named(".venv/bin/python", "-m", "benchmarks.table"):
+def test_results_are_printed_as_a_table(tmp_path: Path) -> None:
+    for command in find_commands(".venv/bin/python", "-m", "benchmarks.table"):
         *start, file = command.words[1:]
         done = run((sys.executable, *start, str(ROOT / file)), tmp_path)
         assert "| autoregressive |" in done.stdout

@@ -16,7 +16,7 @@ from orchestrator.launcher import Stack
 from orchestrator.role_process import RoleProcess, Running
 from orchestrator.stack_config import StackConfig
 from tests.contract.repository import ROOT
-from tests.e2e.test_documented_commands import COMMANDS, DRAFTLOOP, named, shown
+from tests.e2e.test_documented_commands import COMMANDS, DRAFTLOOP, command_id, find_commands
 from tests.support.documented import Command
 from tests.support.forked import ForkedRole, ForkedStack
 from tests.support.redis_server import RedisServer
@@ -44,28 +44,28 @@ def desk(tmp_path: Path) -> Desk:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_serve(page: str, desk: Desk, stack: Stack) -> None:
+def test_documented_serve_commands(page: str, desk: Desk, stack: Stack) -> None:
     """The services of a page become ready, find one another and end on SIGTERM."""
     commands = [command for command in SERVE if command.page == page and command.words[2] != "ROLE"]
     models = [c for c in commands if c.words[2] != "orchestrator"]
     others = [c for c in commands if c.words[2] == "orchestrator"]
     how = TypedRole if page == "README.md" else ForkedRole
     with ExitStack() as running:
-        started = [begin(command, desk, stack, ForkedRole, running) for command in models]
+        started = [start_role(command, desk, stack, ForkedRole, running) for command in models]
         for role in started:
             role.wait_until_ready(time.monotonic() + START_S)
         for command in others:
-            role = begin(command, desk, stack, how, running)
+            role = start_role(command, desk, stack, how, running)
             role.wait_until_ready(time.monotonic() + START_S)
             started.append(role)
             if page == "README.md":
                 assert_generates(role.address)
-            end(role)
+            stop_role(role)
         for role in started:
-            end(role)
+            stop_role(role)
 
 
-def begin(
+def start_role(
     command: Command, desk: Desk, stack: Stack, how: type[RoleProcess], running: ExitStack
 ) -> RoleProcess:
     """Starts the process. An orchestrator without `--verifiers` gets the session's verifier."""
@@ -80,7 +80,7 @@ def begin(
     return role
 
 
-def end(role: RoleProcess) -> None:
+def stop_role(role: RoleProcess) -> None:
     role.kill(signal.SIGTERM)
     assert role.process is not None
     assert role.process.wait(30) == 0, role.last_log_line()
@@ -93,7 +93,7 @@ def assert_generates(address: str) -> None:
 
 def test_up_without_a_flag(tmp_path: Path) -> None:
     """A real `draftloop up` until it reports ready; then SIGTERM, like Ctrl-C, stops everything."""
-    assert named("draftloop", "up")
+    assert find_commands("draftloop", "up")
     (tmp_path / "ports.toml").write_text(ANY_PORT)
     command = [*DRAFTLOOP, "up", "--config", "ports.toml"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as launcher:
@@ -111,10 +111,10 @@ def test_up_without_a_flag(tmp_path: Path) -> None:
     assert launcher.returncode == 0
 
 
-WITH_FLAGS = [command for command in named("draftloop", "up") if len(command.words) > 2]
+WITH_FLAGS = [command for command in find_commands("draftloop", "up") if len(command.words) > 2]
 
 
-@pytest.mark.parametrize("command", WITH_FLAGS, ids=shown)
+@pytest.mark.parametrize("command", WITH_FLAGS, ids=command_id)
 def test_up_with_flags(command: Command, desk: Desk) -> None:
     (desk.folder / "ports.toml").write_text(ANY_PORT)
     with ExitStack() as running:
@@ -122,13 +122,13 @@ def test_up_with_flags(command: Command, desk: Desk) -> None:
         if "--phrases-url" in words:
             url = running.enter_context(RedisServer(desk.folder)).url
             words = tuple(url if word.startswith("redis://") else word for word in words)
-        given = pairs(desk.flags(words))
+        given = as_keyword_arguments(desk.flags(words))
         config = StackConfig.read(desk.folder / "ports.toml", **given)
         stack = running.enter_context(ForkedStack(config))
         assert_generates(stack.address)
 
 
-def pairs(flags: Sequence[str]) -> dict[str, str]:
+def as_keyword_arguments(flags: Sequence[str]) -> dict[str, str]:
     """Flags and values as the keyword arguments that the command line passes on."""
     names = (flag.removeprefix("--").replace("-", "_") for flag in flags[::2])
     return dict(zip(names, flags[1::2], strict=True))

@@ -24,7 +24,7 @@ PROMISED = {
 }
 
 
-def run(example: str, *arguments: str) -> str:
+def run_example(example: str, *arguments: str) -> str:
     command = [sys.executable, "-W", "error", "-m", f"examples.{example}", *arguments]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
@@ -38,23 +38,23 @@ def test_every_example_is_tested() -> None:
 
 
 @pytest.mark.parametrize("example", [name for name in PROMISED if name != "prediction"])
-def test_an_example_shows_what_it_promises(stack: Stack, example: str) -> None:
-    shown = run(example, "--server", stack.address)
+def test_example_prints_what_it_promises(stack: Stack, example: str) -> None:
+    shown = run_example(example, "--server", stack.address)
     assert re.search(PROMISED[example], shown, re.DOTALL), shown
 
 
-async def test_a_prediction_saves_rounds_of_a_fresh_server_too(orchestrator: InProcess) -> None:
+async def test_prediction_saves_rounds_on_a_fresh_server(orchestrator: InProcess) -> None:
     async with orchestrator() as address:
-        shown = await asyncio.to_thread(run, "prediction", "--server", address)
+        shown = await asyncio.to_thread(run_example, "prediction", "--server", address)
     assert re.search(PROMISED["prediction"], shown), shown
     without, with_it = map(int, re.findall(r": +(\d+)", shown))
     assert with_it < without / 2
 
 
-def test_the_openai_package_unchanged(stack: Stack) -> None:
+def test_openai_package_works_unchanged(stack: Stack) -> None:
     """The text is that of plain decoding."""
     url = f"http://{stack.http_address}/v1"
-    name, _, said = run("openai_http", "--base-url", url).partition("\n")
+    name, _, said = run_example("openai_http", "--base-url", url).partition("\n")
     asked = {
         "prompt": "def fibonacci(n):",
         "max_tokens": 48,
@@ -67,8 +67,8 @@ def test_the_openai_package_unchanged(stack: Stack) -> None:
     assert said == plain["choices"][0]["text"] + "\n"
 
 
-def test_tools_by_the_openai_package(stack: Stack) -> None:
+def test_openai_package_calls_tools(stack: Stack) -> None:
     """The arguments of the call fit the schema, and the tool's answer goes back to the model."""
-    shown = run("tools", "--base-url", f"http://{stack.http_address}/v1")
+    shown = run_example("tools", "--base-url", f"http://{stack.http_address}/v1")
     call = r"called: weather \{'city': '(Bern|Berlin|Rome)', 'days': [1-7]\}\n."
     assert re.match(call, shown, re.DOTALL), shown

@@ -17,7 +17,7 @@ from orchestrator.tokenizer import Tokenizer
 from protos import generation_pb2 as pb
 from protos import speculation_pb2 as shared
 from tests.e2e.client import CALL_TIMEOUT_S, Client
-from tests.e2e.http_client import MODEL, PROMPT, complete, talk
+from tests.e2e.http_client import MODEL, PROMPT, complete, complete_chat
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def tokenizer() -> Tokenizer:
     return Tokenizer(bundled_model("verifier"))
 
 
-def by_grpc(client: Client, **said: Any) -> pb.GenerateOnceResponse:
+def grpc_client(client: Client, **said: Any) -> pb.GenerateOnceResponse:
     sampling: dict[str, Any] = {"temperature": 0.8, "seed": 11}
     parameters = pb.GenerationParameters(
         text=PROMPT, max_tokens=24, sampling=shared.SamplingParameters(**sampling), **said
@@ -35,9 +35,9 @@ def by_grpc(client: Client, **said: Any) -> pb.GenerateOnceResponse:
     return answer
 
 
-def test_both_doors_say_the_same(api: OpenAI, client: Client) -> None:
+def test_http_and_grpc_give_the_same_text(api: OpenAI, client: Client) -> None:
     """HTTP and gRPC give the same text, whole and streamed, whatever the strategy."""
-    expected = by_grpc(client, stop=["zzz"])
+    expected = grpc_client(client, stop=["zzz"])
     answer = complete(api, stop="zzz")
     streamed = complete(api, stream=True, extra_body={"speculative": {"strategy": "speculative"}})
     assert answer.choices[0].text == expected.text
@@ -64,7 +64,7 @@ def test_many_prompts_with_many_choices(api: OpenAI, tokenizer: Tokenizer) -> No
     assert streamed == [choice.text for choice in both.choices]
 
 
-def test_equal_prompts_without_a_seed_have_answers_of_their_own(api: OpenAI) -> None:
+def test_equal_prompts_without_a_seed_get_different_answers(api: OpenAI) -> None:
     """Without a seed each prompt draws its own; a given seed holds for all prompts."""
     drawn = complete(api, prompt=[PROMPT, PROMPT], seed=None, temperature=1.0)
     assert drawn.choices[0].text != drawn.choices[1].text
@@ -81,7 +81,7 @@ def test_echo(api: OpenAI) -> None:
     assert "".join(chunk.choices[0].text for chunk in chunks) == PROMPT + plain
 
 
-def test_a_stop_text_never_leaks(api: OpenAI) -> None:
+def test_stop_text_never_leaks(api: OpenAI) -> None:
     """The stop text spans several tokens. No chunk contains any part of it."""
     whole = complete(api).choices[0].text
     middle = len(whole) // 2
@@ -108,25 +108,25 @@ def test_logprobs_of_completions(api: OpenAI) -> None:
 
 
 def test_logprobs_of_chats(api: OpenAI) -> None:
-    choice = talk(api, logprobs=True, top_logprobs=1).choices[0]
+    choice = complete_chat(api, logprobs=True, top_logprobs=1).choices[0]
     content = choice.logprobs.content
     data = b"".join(bytes(one.bytes) for one in content)
     assert choice.message.content == data.decode("utf-8", "replace")
     assert all(len(one.top_logprobs) == 1 for one in content)
     streamed = [
         one
-        for chunk in talk(api, logprobs=True, stream=True)
+        for chunk in complete_chat(api, logprobs=True, stream=True)
         if chunk.choices[0].logprobs
         for one in chunk.choices[0].logprobs.content
     ]
     assert [one.token for one in streamed] == [one.token for one in content]
 
 
-def test_a_chat(api: OpenAI, http: httpx.Client) -> None:
+def test_chat_completion(api: OpenAI, http: httpx.Client) -> None:
     """Streams have OpenAI's form, and the prompt is what the chat template renders."""
-    answer = talk(api, max_tokens=openai.omit, max_completion_tokens=16)
+    answer = complete_chat(api, max_tokens=openai.omit, max_completion_tokens=16)
     usage = {"include_usage": True}
-    *chunks, last = talk(api, stream=True, stream_options=usage)
+    *chunks, last = complete_chat(api, stream=True, stream_options=usage)
     assert chunks[0].choices[0].delta.role == "assistant"
     said = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
     assert said == answer.choices[0].message.content
@@ -139,7 +139,7 @@ def test_a_chat(api: OpenAI, http: httpx.Client) -> None:
     assert http.post("/tokenize", json=body).json()["count"] == answer.usage.prompt_tokens
 
 
-def test_what_an_answer_says_of_its_drafts(api: OpenAI) -> None:
+def test_metrics_and_traces_of_drafts_agree(api: OpenAI) -> None:
     body = {"speculative": {"strategy": "speculative", "max_draft_tokens": 3, "trace": True}}
     chunks = list(complete(api, stream=True, extra_body=body))
     figures = chunks[-1].metrics["speculative_decoding"]
@@ -159,7 +159,7 @@ def test_what_an_answer_says_of_its_drafts(api: OpenAI) -> None:
     assert ends == figures["draft_ends"]
 
 
-def test_a_prediction_changes_nothing_but_the_speed(api: OpenAI) -> None:
+def test_prediction_changes_only_the_speed(api: OpenAI) -> None:
     plain = complete(api).choices[0].text
     body = {"prediction": {"type": "content", "content": PROMPT + plain},
             "speculative": {"strategy": "prompt_lookup", "max_draft_tokens": 8}}  # fmt: skip
@@ -168,7 +168,7 @@ def test_a_prediction_changes_nothing_but_the_speed(api: OpenAI) -> None:
     assert answer.metrics["speculative_decoding"]["num_draft_tokens"] > 0
 
 
-def test_a_list_of_models_with_a_slash_behind_it(http: httpx.Client) -> None:
+def test_model_list_with_a_trailing_slash(http: httpx.Client) -> None:
     assert http.get("/v1/models/").json() == http.get("/v1/models").json()
 
 
@@ -180,7 +180,7 @@ def test_models(api: OpenAI) -> None:
     assert caught.value.code == "model_not_found" and caught.value.param == "model"
 
 
-def test_tokens_there_and_back(http: httpx.Client) -> None:
+def test_tokenize_and_detokenize_round_trip(http: httpx.Client) -> None:
     text = "naïve 🙂"
     told = http.post("/tokenize", json={"prompt": text, "return_token_strs": True}).json()
     assert told["count"] == len(told["tokens"]) == len(told["token_strs"])
@@ -191,11 +191,11 @@ def test_tokens_there_and_back(http: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("path", ["/health", "/ready", "/version", "/metrics", "/openapi.json"])
-def test_operations(http: httpx.Client, path: str) -> None:
+def test_operational_routes(http: httpx.Client, path: str) -> None:
     assert http.get(path).status_code == 200
 
 
-async def test_the_asynchronous_client_side_by_side(base: str, api: OpenAI) -> None:
+async def test_concurrent_requests_of_the_async_client(base: str, api: OpenAI) -> None:
     expected = [complete(api, seed=seed, max_tokens=8).choices[0].text for seed in range(4)]
     async with AsyncOpenAI(base_url=f"{base}/v1", api_key="none", max_retries=0) as client:
 
@@ -208,7 +208,7 @@ async def test_the_asynchronous_client_side_by_side(base: str, api: OpenAI) -> N
         assert await asyncio.gather(*map(one, range(4))) == expected
 
 
-def test_many_at_once_lose_nothing(api: OpenAI) -> None:
+def test_many_concurrent_requests_are_all_answered(api: OpenAI) -> None:
     def one(seed: int) -> str:
         chunks = complete(api, seed=seed, max_tokens=8, stream=True)
         return "".join(chunk.choices[0].text for chunk in chunks)
@@ -218,7 +218,7 @@ def test_many_at_once_lose_nothing(api: OpenAI) -> None:
         assert list(pool.map(one, range(8))) == alone
 
 
-def test_more_at_once_than_any_batch_wait_for_their_turn(api: OpenAI) -> None:
+def test_requests_beyond_the_session_limit_wait_for_their_turn(api: OpenAI) -> None:
     """A hundred clients, then one with a hundred prompts; sixteen sessions run at a time."""
     with ThreadPoolExecutor(100) as pool:
         alone = list(pool.map(lambda seed: complete(api, seed=seed, max_tokens=2), range(100)))
@@ -226,7 +226,7 @@ def test_more_at_once_than_any_batch_wait_for_their_turn(api: OpenAI) -> None:
     assert {choice.text for choice in together} == {alone[7].choices[0].text}
 
 
-def test_the_playground_and_what_it_may_load(http: httpx.Client) -> None:
+def test_playground_is_served_with_its_content_policy(http: httpx.Client) -> None:
     for address in ("/", "/playground"):
         assert http.get(address).headers["location"] == "playground/"
     icon = http.get("/favicon.ico")  # browsers request it for pages that name no icon

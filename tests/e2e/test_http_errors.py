@@ -48,7 +48,9 @@ from tests.support.tcp_proxy import TcpProxy
     ({"prompt": "a", "\ud800": 1}, "?", "invalid_value"),
     ({"prompt": "a", "tools": []}, "tools", "unknown_parameter"),
 ])  # fmt: skip
-def test_bad_input(http: httpx.Client, body: dict[str, Any], param: str, code: str) -> None:
+def test_invalid_input_is_refused_with_its_field(
+    http: httpx.Client, body: dict[str, Any], param: str, code: str
+) -> None:
     answer = http.post(
         "/v1/completions", content=json.dumps(body), headers={"Content-Type": "application/json"}
     )
@@ -57,7 +59,7 @@ def test_bad_input(http: httpx.Client, body: dict[str, Any], param: str, code: s
     assert error["type"] == "invalid_request_error"
 
 
-def test_more_tokens_than_the_context_has_room_for(api: OpenAI) -> None:
+def test_max_tokens_beyond_the_context_ends_at_the_context(api: OpenAI) -> None:
     """A client may ask for "as many as possible": the output ends where the context does."""
     prompt = [5] * 2030
     most = complete(api, prompt=prompt, max_tokens=2**31 - 1, extra_body={"ignore_eos": True})
@@ -66,7 +68,7 @@ def test_more_tokens_than_the_context_has_room_for(api: OpenAI) -> None:
     assert most.choices[0].finish_reason == "length" and most.usage.completion_tokens == 18
 
 
-def test_a_long_text_is_tokenized_beside_the_others(http: httpx.Client, base: str) -> None:
+def test_health_is_answered_while_a_long_text_is_tokenized(http: httpx.Client, base: str) -> None:
     """Health checks are answered again and again while the text is tokenized."""
     long = json.dumps({"prompt": "word " * 400_000})
     headers = {"Content-Type": "application/json"}
@@ -81,7 +83,7 @@ def test_a_long_text_is_tokenized_beside_the_others(http: httpx.Client, base: st
     assert asked.result().json()["count"] > 400_000 and answers > 5
 
 
-def test_too_many_prompts_are_refused_unread(http: httpx.Client) -> None:
+def test_too_many_prompts_are_refused_before_being_read(http: httpx.Client) -> None:
     answer = http.post("/v1/completions", json={"prompt": ["word " * 50] * 5000})
     assert answer.status_code == 400 and answer.json()["error"]["param"] == "prompt"
 
@@ -98,7 +100,9 @@ def test_answers_are_counted_by_route_and_status(http: httpx.Client) -> None:
     assert (count("/v1/completions", 400), count("unknown", 404)) == (before[0] + 1, before[1] + 1)
 
 
-async def test_who_leaves_before_an_answer_is_no_failure(base: str, http: httpx.Client) -> None:
+async def test_client_leaving_before_an_answer_is_not_counted_as_failure(
+    base: str, http: httpx.Client
+) -> None:
     def failures() -> list[str]:
         lines = http.get("/metrics").text.splitlines()
         return [x for x in lines if x.startswith("draftloop_http_requests_total") and '"500"' in x]
@@ -114,14 +118,14 @@ async def test_who_leaves_before_an_answer_is_no_failure(base: str, http: httpx.
     assert failures() == before
 
 
-def test_the_id_of_a_request_is_in_the_log(http: httpx.Client, stack: Stack) -> None:
+def test_request_id_is_in_the_log(http: httpx.Client, stack: Stack) -> None:
     said = {"prompt": "a", "max_tokens": 1}
     http.post("/v1/completions", json=said, headers={"X-Request-Id": "my-own-id"})
     lines = stack.processes["orchestrator"].log_file.read_text().splitlines()
     assert any("my-own-id" in line and "generated" in line for line in lines)
 
 
-def test_grammars_that_a_verifier_refuses_have_the_clients_name(api: OpenAI) -> None:
+def test_grammar_refused_by_the_verifier_names_the_clients_field(api: OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         complete(api, extra_body={"structured_outputs": {"grammar": "start: start"}})
     assert caught.value.param == "structured_outputs"
@@ -137,7 +141,7 @@ def test_grammars_that_a_verifier_refuses_have_the_clients_name(api: OpenAI) -> 
     (b'{"prompt": "x"}', "text/plain", 400),
     (b"x" * (5 << 20), "application/json", 413),
 ])  # fmt: skip
-def test_bodies_that_are_no_request(
+def test_invalid_bodies_are_refused(
     http: httpx.Client, content: bytes, kind: str, status: int
 ) -> None:
     headers = {"Content-Type": kind}
@@ -147,20 +151,20 @@ def test_bodies_that_are_no_request(
         assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
 
 
-def test_compressed_bodies_are_not_read(http: httpx.Client) -> None:
+def test_compressed_bodies_are_refused(http: httpx.Client) -> None:
     headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
     answer = http.post("/v1/completions", content=gzip.compress(b"{}"), headers=headers)
     assert answer.status_code == 415 and "content-encoding" in answer.json()["error"]["message"]
 
 
-def test_an_offer_to_upgrade_loses_no_body(http: httpx.Client) -> None:
+def test_upgrade_offer_does_not_lose_the_body(http: httpx.Client) -> None:
     """Java clients offer to upgrade to HTTP/2 with the first request on a connection."""
     offer = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAMA"}
     answer = http.post("/v1/completions", json={"prompt": "a", "max_tokens": 2}, headers=offer)
     assert answer.status_code == 200 and answer.json()["usage"]["completion_tokens"] == 2
 
 
-def test_old_clients_get_streams_without_chunks(base: str) -> None:
+def test_http_1_0_clients_get_streams_without_chunks(base: str) -> None:
     """HTTP/1.0 has no chunked encoding: the stream ends with the connection."""
     address = base.removeprefix("http://").split(":")
     body = b'{"prompt": "a", "max_tokens": 2, "stream": true}'
@@ -177,7 +181,7 @@ def test_old_clients_get_streams_without_chunks(base: str) -> None:
     assert events.endswith(b"data: [DONE]\n\n")
 
 
-def test_a_body_of_unknown_length_is_limited(http: httpx.Client) -> None:
+def test_body_of_unknown_length_is_limited(http: httpx.Client) -> None:
     chunks = (b" " * (1 << 16) for _ in range(80))
     answer = http.post(
         "/v1/completions", content=chunks, headers={"Content-Type": "application/json"}
@@ -188,7 +192,9 @@ def test_a_body_of_unknown_length_is_limited(http: httpx.Client) -> None:
 @pytest.mark.parametrize(("method", "path", "status"), [
     ("GET", "/v1/completions", 405), ("GET", "/v1/nothing", 404), ("GET", "/v1/models/x", 404),
 ])  # fmt: skip
-def test_wrong_turns(http: httpx.Client, method: str, path: str, status: int) -> None:
+def test_unknown_routes_and_methods(
+    http: httpx.Client, method: str, path: str, status: int
+) -> None:
     answer = http.request(method, path)
     assert answer.status_code == status and answer.json()["error"]["message"]
 
@@ -197,7 +203,7 @@ def test_wrong_turns(http: httpx.Client, method: str, path: str, status: int) ->
     "/", "/health", "/ready", "/v1/models", f"/v1/models/{MODEL}", "/metrics", "/version",
     "/playground/", "/v1/completions", "/nowhere",
 ])  # fmt: skip
-def test_the_head_of_what_can_be_got(http: httpx.Client, path: str) -> None:
+def test_head_requests_have_no_body(http: httpx.Client, path: str) -> None:
     """HEAD answers as GET does, without a body. The next answer would otherwise begin with it."""
     got, told = http.get(path), http.head(path)
     assert (told.status_code, told.content) == (got.status_code, b"")
@@ -205,7 +211,7 @@ def test_the_head_of_what_can_be_got(http: httpx.Client, path: str) -> None:
     assert http.get("/health").status_code == 200
 
 
-def test_request_ids_come_back(http: httpx.Client) -> None:
+def test_request_ids_are_returned(http: httpx.Client) -> None:
     assert http.get("/health", headers={"X-Request-Id": "mine"}).headers["x-request-id"] == "mine"
     assert http.get("/health", headers={"X-Request-Id": "a" * 500}).headers["x-request-id"] != "a"
 
@@ -217,7 +223,7 @@ SLOWLY: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_a_time_limit(http: httpx.Client, stack: Stack) -> None:
+def test_request_timeout(http: httpx.Client, stack: Stack) -> None:
     body = SLOWLY
     answer = http.post("/v1/completions", json=body, headers={"X-Request-Timeout": "0.5"})
     assert answer.status_code == 504 and answer.json()["error"]["code"] == "timeout"
@@ -226,7 +232,7 @@ def test_a_time_limit(http: httpx.Client, stack: Stack) -> None:
     wait_until_free(stack)
 
 
-def test_the_error_in_a_stream(api: OpenAI, stack: Stack) -> None:
+def test_error_event_in_a_stream(api: OpenAI, stack: Stack) -> None:
     """The status has been sent already, so the client raises the error of the stream's event."""
     body = {name: SLOWLY[name] for name in ("ignore_eos", "speculative")}
     stream = complete(api, max_tokens=LONG, stream=True, extra_body=body,
@@ -237,7 +243,7 @@ def test_the_error_in_a_stream(api: OpenAI, stack: Stack) -> None:
 
 
 @pytest.mark.parametrize("streamed", [True, False])
-def test_a_client_that_leaves_frees_its_sessions(base: str, stack: Stack, streamed: bool) -> None:
+def test_disconnected_client_frees_its_sessions(base: str, stack: Stack, streamed: bool) -> None:
     body = {**SLOWLY, "stream": streamed, "n": 2}
     wait_until_free(stack)
     patience = httpx.Timeout(CALL_TIMEOUT_S, read=CALL_TIMEOUT_S if streamed else 0.5)
@@ -254,7 +260,7 @@ def test_a_client_that_leaves_frees_its_sessions(base: str, stack: Stack, stream
 
 
 @asynccontextmanager
-async def _own(
+async def _own_orchestrator(
     stack: Stack, folder: Path, *flags: str, verifier: str = ""
 ) -> AsyncIterator[tuple[RoleProcess, str]]:
     """An orchestrator for one test, on the stack's services or on another verifier."""
@@ -273,7 +279,7 @@ async def _own(
         role.stop()
 
 
-async def test_too_many_are_told_to_come_back_and_a_drain_is_polite(
+async def test_excess_requests_get_a_retry_hint_and_a_drain_ends_streams_normally(
     stack: Stack, tmp_path: Path
 ) -> None:
     """A request's choices are admitted all or none; after SIGTERM a running stream ends normally.
@@ -285,7 +291,7 @@ async def test_too_many_are_told_to_come_back_and_a_drain_is_polite(
     body = {"prompt": PROMPT, "max_tokens": 60, "ignore_eos": True, "seed": 1, "model": "mine"}
     with TcpProxy(stack.processes["verifier"].address) as wire:
         async with (
-            _own(stack, tmp_path, *flags, verifier=wire.address) as (role, base),
+            _own_orchestrator(stack, tmp_path, *flags, verifier=wire.address) as (role, base),
             httpx.AsyncClient(base_url=base, timeout=CALL_TIMEOUT_S) as client,
         ):
             whole = (await client.post("/v1/completions", json=body)).json()["choices"][0]["text"]
@@ -313,7 +319,7 @@ async def test_too_many_are_told_to_come_back_and_a_drain_is_polite(
             assert role.process is not None and role.process.wait(60) == 0
 
 
-async def test_at_the_end_of_the_grace_period_who_waits_is_told(
+async def test_requests_still_running_after_the_grace_period_get_an_error(
     stack: Stack, tmp_path: Path
 ) -> None:
     """Whole answers get 503, streams an error event, gRPC calls UNAVAILABLE with a retry hint.
@@ -323,7 +329,7 @@ async def test_at_the_end_of_the_grace_period_who_waits_is_told(
     body = {"prompt": PROMPT, "max_tokens": LONG, "ignore_eos": True, "seed": 1}
     plain = {**body, "speculative": {"strategy": "autoregressive"}}
     async with (
-        _own(stack, tmp_path, "--grace-period-s", "0.2") as (role, base),
+        _own_orchestrator(stack, tmp_path, "--grace-period-s", "0.2") as (role, base),
         httpx.AsyncClient(base_url=base, timeout=CALL_TIMEOUT_S) as client,
         grpc.aio.insecure_channel(role.address) as channel,
     ):
@@ -344,7 +350,7 @@ async def test_at_the_end_of_the_grace_period_who_waits_is_told(
         assert json.loads(data[-2])["error"]["code"] == "service_unavailable"
         refused = await whole
         assert refused.status_code == 503 and refused.headers["retry-after"]
-        for ending in (once, _all(pieces)):
+        for ending in (once, _read_to_end(pieces)):
             with pytest.raises(grpc.aio.AioRpcError) as told:
                 await ending
             assert told.value.code() is grpc.StatusCode.UNAVAILABLE
@@ -356,12 +362,12 @@ async def test_at_the_end_of_the_grace_period_who_waits_is_told(
     assert {json.loads(line)["outcome"] for line in lines_of_log} == {"unavailable"}
 
 
-async def _all(pieces: Any) -> None:
+async def _read_to_end(pieces: Any) -> None:
     while await pieces.read() is not grpc.aio.EOF:
         pass
 
 
-def test_without_a_verifier_nothing_is_ready(tmp_path: Path) -> None:
+def test_nothing_but_health_is_ready_without_a_verifier(tmp_path: Path) -> None:
     """Before a verifier is found, HTTP listens and `/health` succeeds; all else answers 503."""
     flags = ["--listen", "127.0.0.1:0", "--verifiers", "127.0.0.1:1"]
     role = ForkedRole("orchestrator", [*flags, "--log-format", "json"], tmp_path)

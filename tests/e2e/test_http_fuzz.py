@@ -37,7 +37,7 @@ def operations(base: str) -> list[Any]:
     return described
 
 
-def assert_foreseen(answer: Any, path: str) -> None:
+def assert_expected_answer(answer: Any, path: str) -> None:
     assert answer.status_code in FORESEEN, answer.text
     if answer.status_code >= 400:
         error = json.loads(answer.content)["error"]
@@ -47,13 +47,15 @@ def assert_foreseen(answer: Any, path: str) -> None:
 
 @FEW
 @given(st.data())
-def test_what_the_document_allows_and_forbids(operations: list[Any], data: st.DataObject) -> None:
+def test_requests_generated_from_the_openapi_document(
+    operations: list[Any], data: st.DataObject
+) -> None:
     operation = data.draw(st.sampled_from(operations))
     mode = data.draw(st.sampled_from(list(GenerationMode)))
     case = data.draw(operation.as_strategy(generation_mode=mode))
     if isinstance(case.body, dict) and isinstance(case.body.get("max_tokens"), int):
         case.body["max_tokens"] = min(case.body["max_tokens"], 2)
-    assert_foreseen(case.call(headers=HEADERS), operation.path)
+    assert_expected_answer(case.call(headers=HEADERS), operation.path)
 
 
 JSON = st.recursive(
@@ -75,10 +77,10 @@ CHATS = ("/v1/chat/completions", *MESSAGES)
 @FEW
 @given(st.sampled_from(["/v1/completions", *CHATS, "/tokenize", "/detokenize"]),
        st.dictionaries(FIELDS, JSON, max_size=3))  # fmt: skip
-def test_right_names_with_any_values(http: httpx.Client, path: str, changes: Any) -> None:
+def test_known_fields_with_arbitrary_values(http: httpx.Client, path: str, changes: Any) -> None:
     right = {"prompt": "x", "max_tokens": 1} if path not in CHATS else {
         "messages": [{"role": "user", "content": "x"}], "max_tokens": 1,
     }  # fmt: skip
     body = json.dumps({**right, **changes})
     answer = http.post(path, content=body, headers={**HEADERS, "Content-Type": "application/json"})
-    assert_foreseen(answer, path)
+    assert_expected_answer(answer, path)

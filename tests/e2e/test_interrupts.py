@@ -28,7 +28,7 @@ def has_loaded(process: subprocess.Popen[str], library: str) -> bool:
     return any(library in each.path for each in mapped)
 
 
-def started(*command: str, log: Path) -> subprocess.Popen[str]:
+def start_process(*command: str, log: Path) -> subprocess.Popen[str]:
     """Starts a role that SIGINT interrupts.
 
     In a shell's background SIGINT is ignored, and child processes inherit that. The signal is set
@@ -57,9 +57,11 @@ def started(*command: str, log: Path) -> subprocess.Popen[str]:
     ],
     ids=lambda value: value if isinstance(value, str) else value[-1],
 )
-def test_while_it_imports(command: tuple[str, ...], library: str, who: str, tmp_path: Path) -> None:
+def test_interrupt_while_a_role_imports(
+    command: tuple[str, ...], library: str, who: str, tmp_path: Path
+) -> None:
     log = tmp_path / "log"
-    process = started(*command, "--listen", "127.0.0.1:0", log=log)
+    process = start_process(*command, "--listen", "127.0.0.1:0", log=log)
     while not has_loaded(process, library):
         assert process.poll() is None, log.read_text()
         time.sleep(0.005)
@@ -71,9 +73,9 @@ def test_while_it_imports(command: tuple[str, ...], library: str, who: str, tmp_
 
 @pytest.mark.parametrize("role", ["verifier", "drafter"])
 @pytest.mark.parametrize("sign", ['"listening"', '"loading"'])
-def test_once_it_listens_it_stops_in_order(role: str, sign: str, tmp_path: Path) -> None:
+def test_interrupt_stops_a_listening_role_in_order(role: str, sign: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    process = started(MODULES[role], "--listen", "127.0.0.1:0", log=log)
+    process = start_process(MODULES[role], "--listen", "127.0.0.1:0", log=log)
     while sign not in log.read_text():
         assert process.poll() is None, log.read_text()
         time.sleep(0.005)

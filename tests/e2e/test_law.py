@@ -26,7 +26,9 @@ STRATEGIES = ("fused", "opt_tree")
 Path = tuple[int, ...]
 
 
-def shares(logits: Tensor, law: dict[str, Any], prompt: Path, output: Path) -> dict[int, float]:
+def next_token_distribution(
+    logits: Tensor, law: dict[str, Any], prompt: Path, output: Path
+) -> dict[int, float]:
     """The next token's distribution by its definition, in float64 and by sorting."""
     logits = logits.double()
     seen = list({*prompt, *output})
@@ -45,7 +47,7 @@ def shares(logits: Tensor, law: dict[str, Any], prompt: Path, output: Path) -> d
 
 
 @torch.inference_mode()
-def outputs_of(prompt: Path, law: dict[str, Any]) -> dict[Path, float]:
+def output_probabilities(prompt: Path, law: dict[str, Any]) -> dict[Path, float]:
     """Every possible output and its probability according to transformers."""
     folder = bundled_model("verifier")
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
@@ -55,7 +57,7 @@ def outputs_of(prompt: Path, law: dict[str, Any]) -> dict[Path, float]:
         found = {
             (*output, token): share * part
             for (output, share), row in zip(found.items(), rows, strict=True)
-            for token, part in shares(row, law, prompt, output).items()
+            for token, part in next_token_distribution(row, law, prompt, output).items()
         }
     return found
 
@@ -63,12 +65,12 @@ def outputs_of(prompt: Path, law: dict[str, Any]) -> dict[Path, float]:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("law", LAWS, ids=["filters", "penalties"])
-def test_outputs_are_as_frequent_as_the_target_makes_them(
+def test_output_frequencies_match_the_target_distribution(
     client: Client, law: dict[str, Any], strategy: str
 ) -> None:
     """Chi-square test over seeds, others for each strategy; there are drafts from round 2 on."""
     prompt = held_out_prompts(4, 40)[2 + LAWS.index(law)][:12]
-    expected = outputs_of(prompt, law)
+    expected = output_probabilities(prompt, law)
     first = SEEDS * STRATEGIES.index(strategy)
     one = Case(prompt, TOKENS)
     cases = [replace(one, sampling={**law, "seed": seed}) for seed in range(first, first + SEEDS)]

@@ -43,7 +43,7 @@ def many_cases(plain_cases: list[Case]) -> list[Case]:
 
 
 @pytest.fixture(scope="module")
-def said_plainly(client: Client, many_cases: list[Case]) -> list[list[int]]:
+def plain_outputs(client: Client, many_cases: list[Case]) -> list[list[int]]:
     """The output of plain decoding, one request at a time."""
     said = client.tokens(many_cases, "autoregressive")
     assert len(said) == PROMPTS and sum(map(len, said)) > PROMPTS * TOKENS / 2
@@ -87,7 +87,7 @@ def test_greedy_equals_transformers(
 # One at a time: each sampling setting once. In shared forward passes: twelve cases.
 @pytest.mark.parametrize(("concurrency", "count"), [(1, len(SAMPLINGS)), (8, 12)])
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_every_strategy_says_what_plain_decoding_says(
+def test_every_strategy_equals_plain_decoding(
     client: Client,
     cases: list[Case],
     expected: list[list[int]],
@@ -119,10 +119,10 @@ def test_every_strategy_says_what_plain_decoding_says(
 @pytest.mark.lossless
 @pytest.mark.parametrize("concurrency", [1, 16])
 @pytest.mark.parametrize("strategy", STRATEGIES[1:])
-def test_nor_does_any_over_fifty_prompts(
+def test_fifty_prompts_equal_plain_decoding(
     client: Client,
     many_cases: list[Case],
-    said_plainly: list[list[int]],
+    plain_outputs: list[list[int]],
     strategy: str,
     concurrency: int,
 ) -> None:
@@ -132,7 +132,7 @@ def test_nor_does_any_over_fifty_prompts(
     """
     answers = client.answers(many_cases, strategy, concurrency, max_draft_tokens=DRAFT_TOKENS)
     said = [list(answer.token_ids) for answer in answers]
-    assert not first_difference(said_plainly, said)
+    assert not first_difference(plain_outputs, said)
     assert sum(answer.summary.speculation.draft_tokens for answer in answers)
 
 
@@ -157,7 +157,7 @@ def assert_drafted_alike(
 
 
 @pytest.mark.timeout(600)
-def test_nor_do_a_larger_draft_model_and_a_cascade_of_three(
+def test_larger_draft_model_and_three_stage_cascade_equal_plain_decoding(
     cases: list[Case], expected: list[list[int]]
 ) -> None:
     """Both bundled draft models in one drafter that drafts ahead; the larger model comes first."""
@@ -179,7 +179,7 @@ def test_nor_do_a_larger_draft_model_and_a_cascade_of_three(
 @pytest.mark.skipif(
     UNIT is None, reason="rounding depends on the batch: no kernel for this machine"
 )
-def test_nor_does_bfloat16(cases: list[Case]) -> None:
+def test_bfloat16_equals_plain_decoding(cases: list[Case]) -> None:
     """The default format, with frequent near ties: alone and in shared forward passes."""
     config = StackConfig(
         port=0, http_port=None, drafter_port=0, verifier_port=0, start_timeout_s=240
@@ -201,7 +201,7 @@ def test_nor_does_bfloat16(cases: list[Case]) -> None:
 @pytest.mark.parametrize(
     ("target", "draft"), [("int8", "w8a8"), ("w8a8", "int8"), ("w4a8", "w4a8")]
 )
-def test_nor_do_quantized_weights(cases: list[Case], target: Any, draft: str) -> None:
+def test_quantized_weights_equal_plain_decoding(cases: list[Case], target: Any, draft: str) -> None:
     """Quantized target and draft models, in bfloat16: drafts do not change the target's output."""
     config = StackConfig(
         port=0, http_port=None, drafter_port=0, verifier_port=0, quantization=target,
@@ -221,9 +221,7 @@ def test_nor_do_quantized_weights(cases: list[Case], target: Any, draft: str) ->
 
 
 @pytest.mark.timeout(600)
-def test_nor_does_a_target_model_that_is_split(
-    cases: list[Case], expected: list[list[int]]
-) -> None:
+def test_split_models_equal_plain_decoding(cases: list[Case], expected: list[list[int]]) -> None:
     """Target and draft model, each split over two processes, give the output of unsplit models."""
     config = StackConfig(
         port=0, http_port=None, drafter_port=0, verifier_port=0, dtype="float32",
@@ -241,7 +239,7 @@ def test_nor_does_a_target_model_that_is_split(
 
 
 @pytest.mark.timeout(600)
-def test_a_drafter_killed_midway_changes_no_token(
+def test_killed_drafter_changes_no_token(
     stack: ForkedStack, client: Client, cases: list[Case], expected: list[list[int]]
 ) -> None:
     """SIGKILL while all requests run: they go on without drafts of the draft model.
@@ -257,9 +255,9 @@ def test_a_drafter_killed_midway_changes_no_token(
         each.speculation.ouroboros.phrases_alone = False
     try:
         with Streams(client, asked) as streams:
-            streams.under_way()
+            streams.wait_until_under_way()
             stack.processes["drafter"].kill()
-            said = streams.ended()
+            said = streams.wait_for_tokens()
         while_dead = client.once(cases[1], "speculative", max_draft_tokens=DRAFT_TOKENS)
     finally:
         stack.restart("drafter")
@@ -274,7 +272,7 @@ def test_a_drafter_killed_midway_changes_no_token(
 
 
 @pytest.mark.timeout(600)
-def test_a_returned_drafter_is_used_again(
+def test_restarted_drafter_is_used_again(
     stack: ForkedStack, client: Client, cases: list[Case], expected: list[list[int]]
 ) -> None:
     """A restarted drafter is found and used again."""

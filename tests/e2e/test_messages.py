@@ -13,7 +13,7 @@ from anthropic import Anthropic, beta_tool
 from openai import OpenAI
 
 from tests.e2e.conftest import PERSON
-from tests.e2e.http_client import MODEL, talk
+from tests.e2e.http_client import MODEL, complete_chat
 from tests.e2e.reasoning import HELP, SEEDS, SHOWN
 
 QUESTION = "Say something."
@@ -34,18 +34,18 @@ def claude(base: str) -> Iterator[Anthropic]:
         yield client
 
 
-def _said(said: dict[str, Any], seed: int) -> dict[str, Any]:
+def _request_arguments(said: dict[str, Any], seed: int) -> dict[str, Any]:
     chosen = {"messages": ASKED, "max_tokens": 16, "model": MODEL, **said}
     return {**chosen, "extra_body": {"seed": seed, **chosen.pop("extra_body", {})}}
 
 
 def send(client: Anthropic, seed: int = 11, **said: Any) -> Any:
-    return client.messages.create(**_said(said, seed))
+    return client.messages.create(**_request_arguments(said, seed))
 
 
 def events(client: Anthropic, seed: int = 11, **said: Any) -> tuple[list[Any], Any]:
     """The events of the same request streamed, and the message that the client assembles."""
-    with client.messages.stream(**_said(said, seed)) as stream:
+    with client.messages.stream(**_request_arguments(said, seed)) as stream:
         return list(stream), stream.get_final_message()
 
 
@@ -56,10 +56,10 @@ def content(message: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_an_answer_is_that_of_the_chat(api: OpenAI, claude: Anthropic, seed: int) -> None:
+def test_answer_equals_the_chat_api(api: OpenAI, claude: Anthropic, seed: int) -> None:
     """The answer equals that of the chat API, whole and streamed, with drafts and without."""
     messages: Any = [{"role": "system", "content": "Be brief."}, *ASKED]
-    expected = talk(api, seed=seed, messages=messages)
+    expected = complete_chat(api, seed=seed, messages=messages)
     whole = send(claude, seed, system="Be brief.")
     assert content(whole) == [{"type": "text", "text": expected.choices[0].message.content}]
     assert (whole.type, whole.role, whole.model) == ("message", "assistant", MODEL)
@@ -80,7 +80,7 @@ def test_an_answer_is_that_of_the_chat(api: OpenAI, claude: Anthropic, seed: int
     ]  # fmt: skip
 
 
-def test_tokens_are_counted_as_the_answer_counts_them(claude: Anthropic) -> None:
+def test_token_count_equals_the_usage_of_the_answer(claude: Anthropic) -> None:
     counted = claude.messages.count_tokens(model=MODEL, messages=ASKED, system="Be brief.")  # type: ignore[arg-type]
     usage = send(claude, system="Be brief.", max_tokens=1).usage
     assert counted.input_tokens == usage.input_tokens + usage.cache_read_input_tokens
@@ -88,7 +88,7 @@ def test_tokens_are_counted_as_the_answer_counts_them(claude: Anthropic) -> None
     assert claude.messages.count_tokens(model=MODEL, messages=long).input_tokens > 2048
 
 
-def test_what_stops_an_answer(claude: Anthropic) -> None:
+def test_stop_reasons(claude: Anthropic) -> None:
     plain = content(send(claude, max_tokens=40))[0]["text"]
     letter = next(letter for letter in plain[5:] if letter.isalpha())
     answer = send(claude, max_tokens=40, stop_sequences=["\0", letter])
@@ -100,7 +100,7 @@ def test_what_stops_an_answer(claude: Anthropic) -> None:
     assert send(claude, extra_body=every).stop_reason == "end_turn"
 
 
-def test_blocks_of_the_answer_go_back(api: OpenAI, claude: Anthropic) -> None:
+def test_content_blocks_of_an_answer_can_be_sent_back(api: OpenAI, claude: Anthropic) -> None:
     """The client's blocks can be sent back: the prompt is that of the same chat messages."""
     first = send(claude)
     more = {"role": "user", "content": [{"type": "text", "text": "Go on."}]}
@@ -109,21 +109,21 @@ def test_blocks_of_the_answer_go_back(api: OpenAI, claude: Anthropic) -> None:
     messages: Any = [
         *ASKED, {"role": "assistant", "content": text}, {"role": "user", "content": "Go on."},
     ]  # fmt: skip
-    expected = talk(api, messages=messages)
+    expected = complete_chat(api, messages=messages)
     assert content(second)[0]["text"] == expected.choices[0].message.content
 
 
-def test_an_answer_that_has_begun_is_gone_on_with(api: OpenAI, claude: Anthropic) -> None:
+def test_partial_assistant_message_is_continued(api: OpenAI, claude: Anthropic) -> None:
     begun: Any = [*ASKED, {"role": "assistant", "content": "import"}]
     body = {"continue_final_message": True, "add_generation_prompt": False}
-    expected = talk(api, messages=begun, extra_body=body)
+    expected = complete_chat(api, messages=begun, extra_body=body)
     answer = send(claude, messages=begun)
     assert content(answer)[0]["text"] == expected.choices[0].message.content
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
 @pytest.mark.parametrize("choice", [{"type": "any"}, NAMED], ids=["any", "named"])
-def test_a_call_that_is_required(claude: Anthropic, choice: Any, seed: int) -> None:
+def test_required_tool_call(claude: Anthropic, choice: Any, seed: int) -> None:
     alone = {**choice, "disable_parallel_tool_use": True}
     said: dict[str, Any] = {"tools": TOOLS, "tool_choice": alone, "max_tokens": 400}
     answer = send(claude, seed, **said)
@@ -143,7 +143,7 @@ def test_a_call_that_is_required(claude: Anthropic, choice: Any, seed: int) -> N
     assert send(claude, messages=back, tools=TOOLS).content
 
 
-def test_a_call_that_the_limit_cuts_is_told_as_far_as_it_goes(claude: Anthropic) -> None:
+def test_tool_call_cut_by_the_token_limit_is_reported_in_part(claude: Anthropic) -> None:
     said: dict[str, Any] = {"tools": TOOLS, "tool_choice": NAMED, "max_tokens": 40}
     answer = send(claude, **said)
     assert answer.stop_reason == "max_tokens"
@@ -152,7 +152,7 @@ def test_a_call_that_the_limit_cuts_is_told_as_far_as_it_goes(claude: Anthropic)
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_anthropics_runner_of_tools(claude: Anthropic, stream: bool) -> None:
+def test_anthropics_tool_runner(claude: Anthropic, stream: bool) -> None:
     """Anthropic's tool runner, which executes the calls and sends the results back."""
     asked = []
 
@@ -174,12 +174,12 @@ def test_anthropics_runner_of_tools(claude: Anthropic, stream: bool) -> None:
     assert read[1] > read[0]  # the second prompt also has the first call and its result
 
 
-def test_tools_of_anthropic_are_not_offered(claude: Anthropic) -> None:
+def test_anthropics_server_tools_are_ignored(claude: Anthropic) -> None:
     search: Any = [{"type": "web_search_20250305", "name": "web_search"}]
     assert content(send(claude, tools=search)) == content(send(claude))
 
 
-def test_a_form(claude: Anthropic) -> None:
+def test_structured_output(claude: Anthropic) -> None:
     schema = {"type": "object", "additionalProperties": False, "required": ["a"],
               "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 9}}}  # fmt: skip
     form = {"format": {"type": "json_schema", "schema": schema}}
@@ -188,7 +188,7 @@ def test_a_form(claude: Anthropic) -> None:
     assert answer.stop_reason == "end_turn"
 
 
-def test_thinking_is_a_block_of_its_own(reasoner: OpenAI) -> None:
+def test_thinking_is_a_separate_block(reasoner: OpenAI) -> None:
     both = 0
     address = str(reasoner.base_url).removesuffix("/v1/")
     shown: Any = [{"role": "user", "content": SHOWN}]
@@ -199,7 +199,7 @@ def test_thinking_is_a_block_of_its_own(reasoner: OpenAI) -> None:
         for seed in SEEDS:
             answer = send(claude, seed, **said)
             chosen: Any = {"seed": seed, "max_tokens": 120, "logit_bias": HELP, "messages": shown}
-            message = talk(reasoner, **chosen).choices[0].message
+            message = complete_chat(reasoner, **chosen).choices[0].message
             blocks = content(answer)
             thought = [block["thinking"] for block in blocks if block["type"] == "thinking"]
             text = [block["text"] for block in blocks if block["type"] == "text"]
@@ -240,7 +240,9 @@ def test_thinking_is_a_block_of_its_own(reasoner: OpenAI) -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("stream", [False, True])
-def test_what_is_refused(claude: Anthropic, said: Any, field: str, stream: bool) -> None:
+def test_invalid_requests_are_refused_with_the_clients_field(
+    claude: Anthropic, said: Any, field: str, stream: bool
+) -> None:
     """The error names the field as the client wrote it, before anything is streamed."""
     with pytest.raises(anthropic.BadRequestError) as caught:
         send(claude, **said, stream=stream)
@@ -249,7 +251,7 @@ def test_what_is_refused(claude: Anthropic, said: Any, field: str, stream: bool)
     assert error["error"]["message"].startswith(f"{field}: ")
 
 
-def test_models_in_anthropics_words(claude: Anthropic) -> None:
+def test_models_in_anthropics_format(claude: Anthropic) -> None:
     page = claude.models.list()
     (model,) = page.data
     assert not page.has_more and page.last_id == model.id == model.display_name == MODEL
@@ -257,7 +259,7 @@ def test_models_in_anthropics_words(claude: Anthropic) -> None:
     assert claude.models.retrieve(MODEL) == model
 
 
-def test_answers_and_errors_name_their_request(claude: Anthropic) -> None:
+def test_answers_and_errors_carry_the_request_id(claude: Anthropic) -> None:
     named = {"X-Request-Id": "my-own-id"}
     answer = send(claude, extra_headers=named)
     assert answer._request_id == "my-own-id"
@@ -266,7 +268,7 @@ def test_answers_and_errors_name_their_request(claude: Anthropic) -> None:
     assert caught.value.request_id == "my-own-id"
 
 
-def test_another_model_is_not_found(claude: Anthropic) -> None:
+def test_unknown_model_is_not_found(claude: Anthropic) -> None:
     with pytest.raises(anthropic.NotFoundError) as caught:
         claude.messages.create(model="another", messages=ASKED, max_tokens=1)  # type: ignore[arg-type]
     error: Any = caught.value.body

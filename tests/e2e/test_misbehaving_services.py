@@ -23,16 +23,16 @@ from tests.support.sessions import wait_for_forwards, wait_until_serving
 from tests.support.waiting import eventually
 
 BEHAVIORS = [
-    fakes.wrong_chain, fakes.branches, fakes.nothing, fakes.cycle, fakes.out_of_vocabulary,
-    fakes.wrong_length, fakes.too_many, fakes.uneven, fakes.garbage_estimates, fakes.boasting,
-    fakes.broken,
+    fakes.wrong_chain, fakes.branches, fakes.no_draft, fakes.cycle, fakes.out_of_vocabulary,
+    fakes.wrong_length, fakes.too_many, fakes.uneven_lengths, fakes.garbage_estimates,
+    fakes.huge_counts, fakes.broken,
 ]  # fmt: skip
 REFUSED = {
-    "cycle", "out_of_vocabulary", "wrong_length", "too_many", "uneven", "garbage_estimates",
+    "cycle", "out_of_vocabulary", "wrong_length", "too_many", "uneven_lengths", "garbage_estimates",
     "broken",
 }  # fmt: skip
 # Misses that leave a strategy's state out of step with the text, each in its own way.
-MISSES = [fakes.wrong_chain, fakes.branches, fakes.nothing, fakes.out_of_vocabulary]
+MISSES = [fakes.wrong_chain, fakes.branches, fakes.no_draft, fakes.out_of_vocabulary]
 FEW_ROUNDS = 6
 FAULTS = ["gone", "stale", "late", "end", "wrong position"]
 # Strategies that keep a tree, phrases, reviews, a window or successors beside the text.
@@ -64,7 +64,7 @@ def tokens(responses: list[pb.GenerateOnceResponse]) -> list[list[int]]:
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )
-async def test_forced_misses(
+async def test_wrong_and_invalid_drafts_change_no_token(
     stack: Stack,
     orchestrator: InProcess,
     cases: list[Case],
@@ -83,11 +83,11 @@ async def test_forced_misses(
         assert all(response.summary.speculation.fallback_rounds for response in responses)
 
 
-async def test_a_drafter_that_hangs_is_left_alone(
+async def test_hanging_drafter_is_avoided(
     stack: Stack, orchestrator: InProcess, cases: list[Case], expected: list[list[int]]
 ) -> None:
     """A round waits for the draft timeout, then goes on without; the drafter is then avoided."""
-    fake = fakes.FakeDrafter(await drafter_info(stack), fakes.nothing, delay_s=3600)
+    fake = fakes.FakeDrafter(await drafter_info(stack), fakes.no_draft, delay_s=3600)
     add = drafter_pb2_grpc.add_DrafterServicer_to_server
     async with (
         fakes.listening(add, fake) as drafter,
@@ -100,7 +100,7 @@ async def test_a_drafter_that_hangs_is_left_alone(
     assert all(response.summary.speculation.fallback_rounds for response in responses)
 
 
-async def test_a_drafter_that_is_a_black_hole_costs_no_time(
+async def test_unanswering_drafter_delays_no_token(
     stack: Stack, orchestrator: InProcess, cases: list[Case], expected: list[list[int]]
 ) -> None:
     """A drafter that accepts connections and never answers delays no token."""
@@ -115,7 +115,7 @@ async def test_a_drafter_that_is_a_black_hole_costs_no_time(
     assert all(response.summary.speculation.fallback_rounds for response in responses)
 
 
-async def test_a_verifier_that_hangs_holds_a_request_until_its_deadline(
+async def test_hanging_verifier_holds_a_request_until_its_deadline(
     stack: Stack, orchestrator: InProcess, cases: list[Case]
 ) -> None:
     """The verifier gets the deadline, which ends the work on both sides; there is no retry."""
@@ -172,7 +172,7 @@ async def test_lost_verifier_sessions_are_reopened(
     assert all(response.summary.speculation.reopened_sessions for response in responses)
 
 
-async def test_a_verifier_killed_midway_is_replaced_by_another(
+async def test_killed_verifier_is_replaced_by_another(
     stack: Stack,
     orchestrator: InProcess,
     cases: list[Case],

@@ -104,10 +104,10 @@ def pages(watched: Watched, answer: pb.GenerateOnceResponse) -> dict[str, Sample
 
     Services count after they answer, and while a page is read.
     """
-    return {role: settled(watched, role) for role in ROLES}
+    return {role: settled_metrics(watched, role) for role in ROLES}
 
 
-def settled(watched: Watched, role: str) -> Samples:
+def settled_metrics(watched: Watched, role: str) -> Samples:
     """The role's metrics once the call has ended, its slot is free and the forwards are counted."""
     seen: list[Samples] = []
 
@@ -131,9 +131,7 @@ def forwards(seen: Samples) -> tuple[tuple[float, float], tuple[float, float]]:
     return (timed, computed), (iterations, tokens)
 
 
-def test_one_trace_goes_through_all_roles(
-    watched: Watched, answer: pb.GenerateOnceResponse
-) -> None:
+def test_one_trace_spans_all_roles(watched: Watched, answer: pb.GenerateOnceResponse) -> None:
     """A span per round in every role, within the client's own trace."""
     rounds = answer.summary.speculation.rounds
 
@@ -188,7 +186,7 @@ def test_every_role_counts_the_request(
 
 
 @pytest.mark.parametrize("role", ["drafter", "verifier"])
-def test_model_services_tell_of_sessions_and_forwards(
+def test_model_services_report_sessions_and_forwards(
     pages: dict[str, Samples], answer: pb.GenerateOnceResponse, role: str
 ) -> None:
     seen = pages[role]
@@ -200,7 +198,7 @@ def test_model_services_tell_of_sessions_and_forwards(
     assert seen[HANDLED, ("OK", METHODS[role])] == 1
 
 
-def test_what_fails_and_who_leaves_is_counted(
+def test_failed_and_cancelled_requests_are_counted(
     watched: Watched, answer: pb.GenerateOnceResponse
 ) -> None:
     wrong = Case((1, 2), 4, {"temperature": -1.0})
@@ -241,7 +239,9 @@ def test_log_lines_name_the_request_in_every_role(
     assert end["outcome"] == "length" and end["output_tokens"] == len(answer.token_ids)
 
 
-def test_nothing_tells_what_clients_said(watched: Watched, answer: pb.GenerateOnceResponse) -> None:
+def test_metrics_logs_and_traces_contain_no_client_data(
+    watched: Watched, answer: pb.GenerateOnceResponse
+) -> None:
     """No request ids or tenants in metric labels; no output text in logs or traces."""
     for role in ROLES:
         assert answer.summary.request_id not in watched.page(role)

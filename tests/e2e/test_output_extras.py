@@ -28,21 +28,21 @@ def test_logprobs_do_not_depend_on_the_drafts(
         assert list(given.top_logprobs) == sorted(given.top_logprobs, reverse=True)
 
 
-def test_greedy_tokens_are_the_likeliest(client: Client, cases: list[Case]) -> None:
+def test_greedy_tokens_have_the_highest_logprob(client: Client, cases: list[Case]) -> None:
     answer = client.once(cases[0], "fused", logprobs=1)
     for entry in answer.logprobs:
         assert list(entry.top_token_ids) == [entry.token_id]
         assert entry.top_logprobs[0] == entry.logprob <= 0
 
 
-def test_no_alternatives_and_none_at_all(client: Client, cases: list[Case]) -> None:
+def test_logprobs_without_alternatives_and_no_logprobs(client: Client, cases: list[Case]) -> None:
     bare = client.once(cases[0], "fused", logprobs=0)
     assert len(bare.logprobs) == len(bare.token_ids)
     assert not any(entry.top_token_ids for entry in bare.logprobs)
     assert not client.once(cases[0], "fused").logprobs
 
 
-def test_streams_carry_them_with_their_tokens(client: Client, cases: list[Case]) -> None:
+def test_streams_carry_logprobs_with_their_tokens(client: Client, cases: list[Case]) -> None:
     request = pb.GenerateRequest(parameters=cases[1].parameters("fused", logprobs=2))
     for piece in client.stub.Generate(request):
         assert [entry.token_id for entry in piece.logprobs] == list(piece.token_ids)
@@ -56,7 +56,7 @@ def test_too_many_alternatives_are_refused(client: Client, cases: list[Case]) ->
 
 
 @pytest.mark.parametrize("strategy", ["prompt_lookup", "ouroboros", "fused"])
-def test_a_right_prediction_saves_rounds_and_changes_nothing(
+def test_correct_prediction_saves_rounds_and_changes_no_token(
     client: Client, cases: list[Case], strategy: str
 ) -> None:
     case = cases[1]
@@ -74,7 +74,7 @@ def test_a_right_prediction_saves_rounds_and_changes_nothing(
     assert rounds[right] < 0.85 * rounds[""]
 
 
-def test_a_prediction_longer_than_the_context_is_refused(client: Client, cases: list[Case]) -> None:
+def test_prediction_longer_than_the_context_is_refused(client: Client, cases: list[Case]) -> None:
     with pytest.raises(grpc.RpcError) as refused:
         client.once(cases[0], "fused", prediction="word " * 5000)
     assert "prediction: must have at most" in (refused.value.details() or "")

@@ -28,7 +28,7 @@ from tests.e2e.client import Case, Client, first_difference, held_out_prompts
 from tests.e2e.conftest import SAMPLINGS, UNFILTERED
 from tests.e2e.replica import RECEIVED, Replica, metrics_addresses
 from tests.e2e.streams import Streams
-from tests.e2e.ways import BOTH, WAYS, Way, part
+from tests.e2e.ways import BOTH, WAYS, Way, ouroboros_with
 from tests.support.forked import ForkedRole, ForkedStack
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import until
@@ -121,15 +121,15 @@ def tokens(
     return [list(said.token_ids) for said in answers(client, cases, way, tenant, **more)]
 
 
-def hear(replica: Replica, case: Case, way: Way, tenant: str, count: int = 1) -> None:
+def wait_for_phrases(replica: Replica, case: Case, way: Way, tenant: str, count: int = 1) -> None:
     """Returns once the replica has read at least `count` phrases of the tenant from the log.
 
     A request for one token makes it follow the tenant's namespace.
     """
-    before = {role: replica.figure(role, RECEIVED) for role in way.heard_by}
+    before = {role: replica.metric(role, RECEIVED) for role in way.phrase_readers}
     answer(replica, replace(case, max_tokens=1), way, tenant, max_draft_tokens=8)
     for role, received in before.items():
-        until(lambda role=role, received=received: replica.has_heard(role, received, count), 60)  # type: ignore[misc]
+        until(lambda role=role, received=received: replica.has_received(role, received, count), 60)  # type: ignore[misc]
 
 
 def poison(server: RedisServer, tenant: str, cases: Sequence[Case], said: list[list[int]]) -> int:
@@ -168,7 +168,7 @@ def assert_misled(said: Sequence[pb.GenerateOnceResponse], *, weighs: bool) -> N
 
 
 @pytest.fixture(scope="module")
-def eight() -> list[Case]:
+def eight_cases() -> list[Case]:
     """Eight prompts at the three temperatures in turn, each with its own seed."""
     return [
         Case(prompt, 48, {**UNFILTERED[index % len(UNFILTERED)], "seed": 2000 + index})
@@ -177,15 +177,19 @@ def eight() -> list[Case]:
 
 
 @pytest.fixture(scope="module")
-def said_plainly(first: Client, eight: list[Case]) -> list[list[int]]:
+def plain_outputs(first: Client, eight_cases: list[Case]) -> list[list[int]]:
     """The output of plain decoding, one request at a time."""
-    return first.tokens(eight, "autoregressive")
+    return first.tokens(eight_cases, "autoregressive")
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
-def test_no_phrase_changes_a_token(
-    first: Replica, server: RedisServer, eight: list[Case], said_plainly: list[list[int]], way: Way
+def test_phrases_change_no_token(
+    first: Replica,
+    server: RedisServer,
+    eight_cases: list[Case],
+    plain_outputs: list[list[int]],
+    way: Way,
 ) -> None:
     """Cold phrases, warm phrases, and phrases that are wrong in every context.
 
@@ -193,29 +197,29 @@ def test_no_phrase_changes_a_token(
     phrases in every round. Both run one case per temperature, one at a time. The poisoned run has
     all eight cases in shared forward passes.
     """
-    one_each, said = eight[: len(UNFILTERED)], said_plainly[: len(UNFILTERED)]
+    one_each, said = eight_cases[: len(UNFILTERED)], plain_outputs[: len(UNFILTERED)]
     poisoned = f"poisoned {way.name}"
-    count = poison(server, poisoned, eight, said_plainly)
+    count = poison(server, poisoned, eight_cases, plain_outputs)
     for tenant, size in ((way.name, None), (way.name, 8)):
         found = tokens(first, one_each, way, tenant, max_draft_tokens=size, concurrency=1)
         assert not first_difference(said, found), tenant
-    hear(first, eight[0], way, poisoned, count)
-    misled = answers(first, eight, way, poisoned, max_draft_tokens=8)
+    wait_for_phrases(first, eight_cases[0], way, poisoned, count)
+    misled = answers(first, eight_cases, way, poisoned, max_draft_tokens=8)
     found = [list(said.token_ids) for said in misled]
-    assert not first_difference(said_plainly, found), "poisoned"
+    assert not first_difference(plain_outputs, found), "poisoned"
     if way.from_phrases:
         assert_misled(misled, weighs=way.weighs)
 
 
 @pytest.mark.timeout(600)
-def test_nor_where_tokens_are_cut_off_and_biased(
+def test_phrases_change_no_token_with_filters_and_bias(
     first: Replica, server: RedisServer, cases: list[Case], expected: list[list[int]]
 ) -> None:
     """All sampling settings, with the strategy that drafts from every source."""
     way, count = Way("", "fused"), len(SAMPLINGS)
     poisoned = "poisoned and cut"
     hear_of = poison(server, poisoned, cases[:count], expected[:count])
-    hear(first, cases[0], way, poisoned, hear_of)
+    wait_for_phrases(first, cases[0], way, poisoned, hear_of)
     for tenant in ("cut", "cut", poisoned):
         said = answers(first, cases[:count], way, tenant, max_draft_tokens=8)
         found = [list(each.token_ids) for each in said]
@@ -225,9 +229,7 @@ def test_nor_where_tokens_are_cut_off_and_biased(
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("way", [WAYS[2], WAYS[5], WAYS[6]], ids=lambda way: way.name)
-def test_nothing_comes_after_a_stop_token_and_short_prompts_are_whole(
-    first: Client, way: Way
-) -> None:
+def test_nothing_follows_a_stop_token_and_short_prompts_stay_whole(first: Client, way: Way) -> None:
     """Drafts neither go beyond a stop token nor change prompts of 1 to 3 tokens.
 
     The reference implementation goes on after an end token that was drafted, and truncates prompts
@@ -245,7 +247,7 @@ def test_nothing_comes_after_a_stop_token_and_short_prompts_are_whole(
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("ways", [WAYS[::2], WAYS[1::2]], ids=["some", "others"])
-def test_redis_lost_midway_changes_no_token(
+def test_redis_outage_changes_no_token(
     first: Replica,
     server: RedisServer,
     cases: list[Case],
@@ -254,18 +256,18 @@ def test_redis_lost_midway_changes_no_token(
 ) -> None:
     """Redis is killed while requests run and returns while others do; no client gets an error."""
     history = WAYS[5]
-    failed = {role: first.figure(role, FAILURES) for role in history.heard_by}
+    failed = {role: first.metric(role, FAILURES) for role in history.phrase_readers}
     turns = [number % len(cases) for number in range(len(ways))]
     asked = [
         way.parameters(cases[turn], "lost", max_draft_tokens=8)
         for way, turn in zip(ways, turns, strict=True)
     ]
     with Streams(first, asked) as streams:
-        streams.under_way()
+        streams.wait_until_under_way()
         server.kill()
-        assert streams.unfinished
-        said = streams.ended()
-    until(lambda: all(first.figure(role, FAILURES) > before for role, before in failed.items()))
+        assert streams.unfinished_count
+        said = streams.wait_for_tokens()
+    until(lambda: all(first.metric(role, FAILURES) > before for role, before in failed.items()))
     without = tokens(first, cases[:3], history, "lost")
     server.start()
     again = tokens(first, cases[:3], history, "lost")
@@ -276,7 +278,7 @@ def test_redis_lost_midway_changes_no_token(
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("fault", ["killed", "frozen"])
-def test_a_stream_does_not_wait_for_redis(first: Client, server: RedisServer, fault: str) -> None:
+def test_stream_does_not_wait_for_redis(first: Client, server: RedisServer, fault: str) -> None:
     """A request during the loss, and one after it, pause no longer than an undisturbed one.
 
     A busy machine causes pauses of its own; a fault of ours would cause one every time. So one of
@@ -330,12 +332,12 @@ def streamed(client: Client, case: Case, act: Callable[[], None]) -> Stream:
     return Stream(token_ids, came)
 
 
-def test_rounds_of_phrases_alone_have_a_switch(first: Client) -> None:
+def test_phrase_only_rounds_can_be_disabled(first: Client) -> None:
     """Rounds drafted from phrases alone can be disabled, so that each part can be measured."""
     prompts = held_out_prompts(4, longest=120)
 
     def rounds(**on: bool) -> int:
-        way = Way("", "ouroboros", {"max_draft_tokens": 12, **part(**on)})
+        way = Way("", "ouroboros", {"max_draft_tokens": 12, **ouroboros_with(**on)})
         answers = [answer(first, Case(prompt, 64), way, "alone") for prompt in prompts]
         return sum(said.summary.speculation.phrase_rounds for said in answers)
 
@@ -344,19 +346,19 @@ def test_rounds_of_phrases_alone_have_a_switch(first: Client) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_a_replica_learns_from_what_another_one_served(first: Replica, second: Replica) -> None:
+def test_replica_learns_from_requests_of_another_replica(first: Replica, second: Replica) -> None:
     """After ten similar requests at one replica, the eleventh at the other takes fewer rounds."""
     prompt = held_out_prompts(1, longest=120)[0]
     similar = [Case(prompt[start:], 64, {}) for start in range(SIMILAR + 1)]
     eleventh = similar[SIMILAR]
-    apart = Way("", "ouroboros", {"max_draft_tokens": 12, **part(
+    apart = Way("", "ouroboros", {"max_draft_tokens": 12, **ouroboros_with(
         draft_by_phrases=True, lengthen=True, harvest=True, phrases_alone=True)})  # fmt: skip
     together = Way("", "ouroboros", {"max_draft_tokens": 12}, **BOTH)
     cold = answer(second, eleventh, apart, "replicas")
     for case in similar[:SIMILAR]:
         answer(first, case, together, "replicas")
-    until(lambda: not first.figure("orchestrator", WAITING), 60)
-    hear(second, eleventh, together, "replicas")
+    until(lambda: not first.metric("orchestrator", WAITING), 60)
+    wait_for_phrases(second, eleventh, together, "replicas")
     warm = answer(second, eleventh, together, "replicas")
     assert list(warm.token_ids) == list(cold.token_ids)
     assert (
@@ -364,7 +366,7 @@ def test_a_replica_learns_from_what_another_one_served(first: Replica, second: R
     )
 
 
-def test_flushall_under_load_reaches_no_client(
+def test_flushall_under_load_causes_no_client_error(
     first: Client, server: RedisServer, cases: list[Case], expected: list[list[int]]
 ) -> None:
     stopped = threading.Event()

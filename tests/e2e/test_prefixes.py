@@ -20,14 +20,14 @@ PROMPT, OUTPUT = 300, 12  # tokens
 
 
 @pytest.fixture(scope="module")
-def numbers() -> Iterator[int]:
+def prompt_numbers() -> Iterator[int]:
     return count(1)
 
 
 @pytest.fixture
-def beginning(numbers: Iterator[int]) -> list[int]:
+def unique_prompt(prompt_numbers: Iterator[int]) -> list[int]:
     """A random prompt that no other test uses."""
-    draw = random.Random(next(numbers))
+    draw = random.Random(next(prompt_numbers))
     return [draw.randrange(1, 4096) for _ in range(PROMPT)]
 
 
@@ -52,11 +52,13 @@ def answer(
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_chats_next_turn(client: Client, beginning: list[int], strategy: str) -> None:
+def test_next_turn_of_a_chat_reuses_its_prefix(
+    client: Client, unique_prompt: list[int], strategy: str
+) -> None:
     """A chat's next turn reads its prefix, and its tokens are those without a shared prefix."""
-    first = answer(client, beginning, strategy)
+    first = answer(client, unique_prompt, strategy)
     assert first.summary.cached_prompt_tokens == 0
-    longer = [*beginning, *first.token_ids, 17, 18, 19]
+    longer = [*unique_prompt, *first.token_ids, 17, 18, 19]
     second = answer(client, longer, strategy)
     # All but what the last round had not computed yet.
     assert len(longer) - second.summary.cached_prompt_tokens <= 3 + OUTPUT
@@ -66,12 +68,12 @@ def test_a_chats_next_turn(client: Client, beginning: list[int], strategy: str) 
 
 @pytest.mark.parametrize("salt", ["", "s"])
 @pytest.mark.parametrize("scope", ["READ_ONLY", "PRIVATE", "OFF"])
-def test_who_leaves_nothing_behind(
-    client: Client, beginning: list[int], scope: str, salt: str
+def test_phrase_scope_decides_whether_a_prefix_is_kept(
+    client: Client, unique_prompt: list[int], scope: str, salt: str
 ) -> None:
-    answer(client, beginning, phrases=scope, cache_salt=salt)
-    assert answer(client, beginning, cache_salt=salt).summary.cached_prompt_tokens == 0
-    again = answer(client, beginning, phrases=scope, cache_salt=salt)
+    answer(client, unique_prompt, phrases=scope, cache_salt=salt)
+    assert answer(client, unique_prompt, cache_salt=salt).summary.cached_prompt_tokens == 0
+    again = answer(client, unique_prompt, phrases=scope, cache_salt=salt)
     read = again.summary.cached_prompt_tokens
     assert (read > 0) == (scope == "READ_ONLY")
 
@@ -79,23 +81,23 @@ def test_who_leaves_nothing_behind(
 @pytest.mark.parametrize(
     "other", [{"tenant": "b"}, {"cache_salt": "s"}, {"phrases": "PRIVATE"}, {"phrases": "OFF"}]
 )
-def test_others_do_not_learn_of_it(
-    client: Client, beginning: list[int], other: dict[str, Any]
+def test_prefix_is_not_shared_with_other_tenants_salts_or_scopes(
+    client: Client, unique_prompt: list[int], other: dict[str, Any]
 ) -> None:
-    answer(client, beginning)
-    again = answer(client, beginning, **other)
+    answer(client, unique_prompt)
+    again = answer(client, unique_prompt, **other)
     assert again.summary.cached_prompt_tokens == 0
-    assert answer(client, beginning).summary.cached_prompt_tokens > 0
+    assert answer(client, unique_prompt).summary.cached_prompt_tokens > 0
 
 
-def test_those_who_say_the_same_salt_share(client: Client, beginning: list[int]) -> None:
-    answer(client, beginning, cache_salt="s")
-    assert answer(client, beginning).summary.cached_prompt_tokens == 0
-    assert answer(client, beginning, cache_salt="s").summary.cached_prompt_tokens > 0
+def test_prefix_is_shared_under_the_same_salt(client: Client, unique_prompt: list[int]) -> None:
+    answer(client, unique_prompt, cache_salt="s")
+    assert answer(client, unique_prompt).summary.cached_prompt_tokens == 0
+    assert answer(client, unique_prompt, cache_salt="s").summary.cached_prompt_tokens > 0
 
 
-def test_a_burst_with_one_beginning(client: Client, beginning: list[int]) -> None:
-    prompts = [[*beginning, 100 + number, 7] for number in range(8)]
+def test_concurrent_requests_share_a_prefix(client: Client, unique_prompt: list[int]) -> None:
+    prompts = [[*unique_prompt, 100 + number, 7] for number in range(8)]
     with ThreadPoolExecutor(len(prompts)) as pool:
         together = list(pool.map(lambda prompt: answer(client, prompt), prompts))
         alone = list(
@@ -106,8 +108,8 @@ def test_a_burst_with_one_beginning(client: Client, beginning: list[int]) -> Non
     assert not any(one.summary.cached_prompt_tokens for one in alone)
 
 
-def test_openais_usage_says_so(api: OpenAI, beginning: list[int]) -> None:
+def test_usage_reports_cached_tokens(api: OpenAI, unique_prompt: list[int]) -> None:
     for cached in (0, PROMPT - 1):
-        said = api.completions.create(model=MODEL, prompt=beginning, max_tokens=2, n=2)
+        said = api.completions.create(model=MODEL, prompt=unique_prompt, max_tokens=2, n=2)
         assert said.usage is not None and said.usage.prompt_tokens_details is not None
         assert (said.usage.prompt_tokens_details.cached_tokens or 0) >= cached

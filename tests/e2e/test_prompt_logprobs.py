@@ -17,7 +17,7 @@ from draftloop.config import bundled_model
 from orchestrator.launcher import Stack
 from orchestrator.tokenizer import Tokenizer
 from tests.e2e.client import Case, Client
-from tests.e2e.http_client import PROMPT, complete, talk
+from tests.e2e.http_client import PROMPT, complete, complete_chat
 
 CLOSE = 1e-3  # nats, in float32
 TEXT = "def add(first, second):\n    return first + second\n\n\ndef sub(first, second):\n"
@@ -36,7 +36,7 @@ def long_prompt(cases: list[Case]) -> list[int]:
     return prompt
 
 
-def said_by_transformers(token_ids: list[int]) -> torch.Tensor:
+def transformers_logprobs(token_ids: list[int]) -> torch.Tensor:
     """float32 [tokens - 1, vocabulary]: log-probabilities at every position after the first."""
     model = AutoModelForCausalLM.from_pretrained(bundled_model("verifier"), dtype=torch.float32)
     with torch.inference_mode():
@@ -45,9 +45,9 @@ def said_by_transformers(token_ids: list[int]) -> torch.Tensor:
 
 
 @pytest.mark.timeout(300)
-def test_they_are_what_transformers_says(stack: Stack, long_prompt: list[int]) -> None:
+def test_prompt_logprobs_equal_transformers(stack: Stack, long_prompt: list[int]) -> None:
     """Scoring a prompt of several pieces ignores the cached prefix; later requests share it."""
-    expected = said_by_transformers(long_prompt)
+    expected = transformers_logprobs(long_prompt)
     with OurClient(stack.address) as client:
         plain = client.generate(long_prompt, max_tokens=4)
         scored = client.generate(long_prompt, max_tokens=4, prompt_logprobs=3)
@@ -65,7 +65,7 @@ def test_they_are_what_transformers_says(stack: Stack, long_prompt: list[int]) -
         )
 
 
-async def test_a_stream_has_them_in_its_first_piece(stack: Stack) -> None:
+async def test_stream_has_prompt_logprobs_in_its_first_piece(stack: Stack) -> None:
     async with AsyncClient(stack.address) as client:
         pieces = [piece async for piece in client.stream("x = 1\n", prompt_logprobs=0)]
     first = pieces[0].prompt_logprobs
@@ -73,13 +73,13 @@ async def test_a_stream_has_them_in_its_first_piece(stack: Stack) -> None:
     assert all(piece.prompt_logprobs is None for piece in pieces[1:])
 
 
-def test_loglikelihoods_as_lm_eval_asks_for_them(api: OpenAI, tokenizer: Tokenizer) -> None:
+def test_loglikelihoods_as_requested_by_lm_eval(api: OpenAI, tokenizer: Tokenizer) -> None:
     """Token prompts with `echo` and one more token; every token's text offset is right."""
     prompts = [tokenizer.encode(TEXT), tokenizer.encode(TEXT[:20])]
     asked: dict[str, Any] = {"prompt": prompts, "echo": True, "logprobs": 1, "max_tokens": 1}
     answer = complete(api, temperature=0.0, **asked)
     for choice, prompt in zip(answer.choices, prompts, strict=True):
-        said, rows = choice.logprobs, said_by_transformers(prompt)
+        said, rows = choice.logprobs, transformers_logprobs(prompt)
         assert len(said.tokens) == len(said.token_logprobs) == len(prompt) + 1
         assert said.token_logprobs[0] is None and said.top_logprobs[0] is None
         expected = [float(row[token]) for row, token in zip(rows, prompt[1:], strict=True)]
@@ -92,7 +92,7 @@ def test_loglikelihoods_as_lm_eval_asks_for_them(api: OpenAI, tokenizer: Tokeniz
             assert name.startswith("bytes:") or choice.text[offset:].startswith(name)
 
 
-def test_an_echo_is_streamed_before_all_else(api: OpenAI) -> None:
+def test_echo_is_streamed_first(api: OpenAI) -> None:
     asked: dict[str, Any] = {"echo": True, "logprobs": 2, "max_tokens": 6, "temperature": 0.0}
     whole = complete(api, **asked).choices[0]
     chunks = [chunk.choices[0] for chunk in complete(api, stream=True, **asked) if chunk.choices]
@@ -103,7 +103,7 @@ def test_an_echo_is_streamed_before_all_else(api: OpenAI) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_prompt_alone_is_scored(api: OpenAI, stream: bool) -> None:
+def test_prompt_is_scored_with_zero_max_tokens(api: OpenAI, stream: bool) -> None:
     """`max_tokens: 0`, as evaluations written for OpenAI's first API request it."""
     asked: dict[str, Any] = {"echo": True, "logprobs": 1, "extra_body": {"return_token_ids": True}}
     with_one = complete(api, max_tokens=1, **asked).choices[0]
@@ -123,7 +123,7 @@ def test_a_prompt_alone_is_scored(api: OpenAI, stream: bool) -> None:
     assert last.usage.prompt_tokens == last.usage.total_tokens > 0
 
 
-def test_nothing_stopped_a_prompt_alone(api: OpenAI) -> None:
+def test_scored_prompt_has_no_stop_reason(api: OpenAI) -> None:
     """The token that would follow is not generated, so it cannot be the reason for the end."""
     told = {"extra_body": {"return_token_ids": True}}
     (following,) = complete(api, max_tokens=1, **told).choices[0].model_dump()["token_ids"]
@@ -132,11 +132,11 @@ def test_nothing_stopped_a_prompt_alone(api: OpenAI) -> None:
     assert (choice["finish_reason"], choice["stop_reason"]) == ("length", None)
 
 
-def test_as_vllm_tells_them(api: OpenAI) -> None:
+def test_prompt_logprobs_in_vllms_format(api: OpenAI) -> None:
     """vLLM's field: beside the text of a completion, beside the choices of a chat."""
     asked = {"extra_body": {"prompt_logprobs": 2}, "max_tokens": 2}
     (choice,) = complete(api, **asked).model_dump()["choices"]
-    chat = talk(api, **asked).model_dump()
+    chat = complete_chat(api, **asked).model_dump()
     for told in (choice["prompt_logprobs"], chat["prompt_logprobs"]):
         assert told[0] is None and len(told) > 2
         for known in told[1:]:
@@ -147,7 +147,9 @@ def test_as_vllm_tells_them(api: OpenAI) -> None:
     assert "prompt_logprobs" not in complete(api, max_tokens=2).model_dump()["choices"][0]
 
 
-def test_more_than_are_told_is_refused(api: OpenAI, client: Client, cases: list[Case]) -> None:
+def test_more_than_the_maximum_prompt_logprobs_is_refused(
+    api: OpenAI, client: Client, cases: list[Case]
+) -> None:
     with pytest.raises(openai.BadRequestError, match="prompt_logprobs"):
         complete(api, extra_body={"prompt_logprobs": 21})
     with pytest.raises(Exception, match="prompt_logprobs: must be from 0 to 20; got 21"):

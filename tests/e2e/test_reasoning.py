@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 from openai import OpenAI
 
-from tests.e2e.http_client import talk
+from tests.e2e.http_client import complete_chat
 from tests.e2e.reasoning import HELP, SEEDS, SHOWN
 
 PLAIN = {"speculative": {"strategy": "autoregressive"}}
@@ -18,7 +18,7 @@ PLAIN = {"speculative": {"strategy": "autoregressive"}}
 def ask(client: OpenAI, seed: int, **said: Any) -> Any:
     messages = [{"role": "user", "content": SHOWN}]
     chosen = {"max_tokens": 120, "logit_bias": HELP, "seed": seed, "messages": messages, **said}
-    return talk(client, **chosen)
+    return complete_chat(client, **chosen)
 
 
 def message(client: OpenAI, seed: int, **said: Any) -> tuple[str | None, str | None]:
@@ -44,7 +44,7 @@ FORMS: list[Any] = [
 
 
 @pytest.mark.parametrize("form", FORMS, ids=["json", "choice"])
-def test_a_form_is_that_of_what_stands_behind_the_reasoning(reasoner: OpenAI, form: Any) -> None:
+def test_grammar_applies_to_the_content_after_the_reasoning(reasoner: OpenAI, form: Any) -> None:
     """A grammar holds for the content after the reasoning: whole, streamed, drafted, plain."""
     answers = [message(reasoner, seed, **form) for seed in SEEDS]
     for seed, (reasoning, content) in zip(SEEDS, answers, strict=True):
@@ -58,7 +58,7 @@ def test_a_form_is_that_of_what_stands_behind_the_reasoning(reasoner: OpenAI, fo
     assert sum(None not in answer for answer in answers) >= 2  # others do not end it or have none
 
 
-def test_the_same_text_with_and_without_a_look_at_it(reasoner: OpenAI) -> None:
+def test_content_is_the_same_with_reasoning_shown_or_hidden(reasoner: OpenAI) -> None:
     """Hiding the reasoning leaves the content as it is; a template can switch reasoning off."""
     reasoned = next(seed for seed in SEEDS if None not in message(reasoner, seed, **JSON))
     hidden = message(reasoner, reasoned, **JSON, extra_body={"include_reasoning": False})
@@ -67,7 +67,7 @@ def test_the_same_text_with_and_without_a_look_at_it(reasoner: OpenAI) -> None:
     assert message(reasoner, reasoned, extra_body=off, max_tokens=8)[0] is None
 
 
-def test_reasoning_goes_back_into_the_prompt(reasoner: OpenAI) -> None:
+def test_reasoning_sent_back_is_part_of_the_prompt(reasoner: OpenAI) -> None:
     answer = ask(reasoner, 2, **JSON).choices[0].message
     turns = [
         {"role": "user", "content": SHOWN},
@@ -77,7 +77,7 @@ def test_reasoning_goes_back_into_the_prompt(reasoner: OpenAI) -> None:
     assert ask(reasoner, 2, messages=turns, max_tokens=4).usage.completion_tokens == 4
 
 
-def test_tokens_of_reasoning_are_counted(reasoner: OpenAI) -> None:
+def test_reasoning_tokens_are_counted(reasoner: OpenAI) -> None:
     """The tokens before the end mark count as reasoning, whole and streamed, shown or hidden."""
     seed = next(seed for seed in SEEDS if None not in message(reasoner, seed, **JSON))
     whole = ask(reasoner, seed, **JSON)

@@ -165,7 +165,7 @@ def under_load(client: Client, cases: list[Case], happens: Callable[[], None]) -
         return Load([each.result() for each in running], figures)
 
 
-def test_a_chat_stays_where_its_turns_are(client: Client) -> None:
+def test_chat_stays_on_the_verifier_with_its_prefix(client: Client) -> None:
     """All turns go to the verifier that computed the earlier ones; by chance they rarely would."""
     text = tuple(range(100, 300))
     for turn in range(8):
@@ -175,7 +175,7 @@ def test_a_chat_stays_where_its_turns_are(client: Client) -> None:
         text = (*text, *said.token_ids, 7, 8, 9)
 
 
-def test_sessions_are_spread_and_who_drains_finishes_them(
+def test_sessions_are_balanced_and_draining_replicas_finish_them(
     fleet: Fleet, client: Client, cases: list[Case], expected: list[list[int]]
 ) -> None:
     """SIGTERM of a verifier and a drafter: both end with status 0, and no session is reopened."""
@@ -190,7 +190,7 @@ def test_sessions_are_spread_and_who_drains_finishes_them(
     assert "verifier session lost" not in fleet.log("orchestrator")
 
 
-def test_a_new_one_takes_over_from_those_that_end_too_soon(
+def test_new_replica_takes_over_from_killed_ones(
     fleet: Fleet, client: Client, cases: list[Case], expected: list[list[int]]
 ) -> None:
     """A third verifier joins. The second has no time to drain, and the last drafter is killed."""

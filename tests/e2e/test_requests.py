@@ -67,7 +67,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("field", "change"), BAD, ids=[f"{i}-{b[0]}" for i, b in enumerate(BAD)])
-def test_bad_input_names_its_field(client: Client, field: str, change: Change) -> None:
+def test_invalid_input_names_its_field(client: Client, field: str, change: Change) -> None:
     """INVALID_ARGUMENT with the field's name in the message and in BadRequest; never INTERNAL."""
     said = Case((5, 6, 7), 4).parameters("speculative")
     change(said)
@@ -82,7 +82,7 @@ def test_bad_input_names_its_field(client: Client, field: str, change: Change) -
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_stream_once_text_and_figures_agree(
+def test_streamed_and_whole_answers_text_and_figures_agree(
     client: Client, cases: list[Case], strategy: str
 ) -> None:
     """Streamed pieces, whole answer, text and figures agree."""
@@ -113,9 +113,7 @@ def test_max_tokens_is_exact(client: Client, cases: list[Case], limit: int) -> N
         assert len(client.once(case, strategy, ignore_eos=True).token_ids) == limit
 
 
-def test_a_stop_text_ends_all_strategies_at_the_same_token(
-    client: Client, cases: list[Case]
-) -> None:
+def test_stop_text_ends_all_strategies_at_the_same_token(client: Client, cases: list[Case]) -> None:
     """A stop text that spans several tokens is never sent, not even in part."""
     case = cases[7]
     text = client.once(case, "autoregressive", ignore_eos=True).text
@@ -131,7 +129,7 @@ def test_a_stop_text_ends_all_strategies_at_the_same_token(
         )
 
 
-def test_a_stop_token_is_the_last_one(client: Client, cases: list[Case]) -> None:
+def test_stop_token_is_the_last_token(client: Client, cases: list[Case]) -> None:
     plain = list(client.once(cases[7], "autoregressive", ignore_eos=True).token_ids)
     stop = plain[20]
     ended = plain[: plain.index(stop) + 1]
@@ -140,7 +138,7 @@ def test_a_stop_token_is_the_last_one(client: Client, cases: list[Case]) -> None
         assert list(answer.token_ids) == ended
 
 
-def test_the_context_length_ends_the_text(client: Client) -> None:
+def test_output_ends_at_the_context_length(client: Client) -> None:
     """The last rounds have no room for a draft, and the output fills the context."""
     case = Case(tuple(range(10, 2050)), 64)
     answers = [client.once(case, strategy, ignore_eos=True) for strategy in STRATEGIES]
@@ -148,14 +146,14 @@ def test_the_context_length_ends_the_text(client: Client) -> None:
     assert len({tuple(answer.token_ids) for answer in answers}) == 1
 
 
-def test_characters_of_several_tokens(client: Client) -> None:
+def test_characters_of_several_tokens_round_trip(client: Client) -> None:
     """Tokenize and Detokenize round-trip characters of up to four bytes."""
     text = "naïve 中文 🙂 x = 1\n\tpass"
     token_ids = client.stub.Tokenize(pb.TokenizeRequest(text=text)).token_ids
     assert client.stub.Detokenize(pb.DetokenizeRequest(token_ids=token_ids)).text == text
 
 
-def test_a_cancelled_request_frees_its_sessions(stack: Stack, client: Client) -> None:
+def test_cancelled_request_frees_its_sessions(stack: Stack, client: Client) -> None:
     """After a cancel and after a deadline, the verifier's sessions are soon freed.
 
     The temperature is high so that no text loops; 2000 tokens take many times the deadline on any
@@ -171,7 +169,7 @@ def test_a_cancelled_request_frees_its_sessions(stack: Stack, client: Client) ->
     wait_until_free(stack)
 
 
-async def test_too_many_requests_are_told_to_come_back(orchestrator: InProcess) -> None:
+async def test_excess_requests_are_refused_with_a_retry_hint(orchestrator: InProcess) -> None:
     said = Case((5, 6, 7), 2000).parameters("autoregressive", ignore_eos=True)
     async with orchestrator(max_requests=1) as address, grpc.aio.insecure_channel(address) as to:
         stub = generation_pb2_grpc.GenerationStub(to)
@@ -184,7 +182,7 @@ async def test_too_many_requests_are_told_to_come_back(orchestrator: InProcess) 
         running.cancel()
 
 
-async def test_who_reads_slowly_has_room_only_while_something_is_generated(
+async def test_slow_reader_holds_a_place_only_during_generation(
     orchestrator: InProcess,
 ) -> None:
     """A client that does not read frees its place once everything has been generated.

@@ -13,7 +13,7 @@ from openai import OpenAI
 from pydantic import BaseModel, Field
 
 from tests.e2e.conftest import PERSON
-from tests.e2e.http_client import MODEL, talk
+from tests.e2e.http_client import MODEL, complete_chat
 from tests.e2e.reasoning import HELP, SEEDS, SHOWN
 
 QUESTION = "Say something."
@@ -53,7 +53,7 @@ def without_ids(response: Any) -> Any:
     return plain
 
 
-def test_tokens_are_counted_as_the_answer_counts_them(api: OpenAI) -> None:
+def test_token_count_equals_the_usage_of_the_answer(api: OpenAI) -> None:
     said: Any = {"model": MODEL, "input": QUESTION, "instructions": "Be brief."}
     allowed: Any = {"type": "allowed_tools", "mode": "required", "tools": [NAMED]}
     for more in ({}, {"tools": TOOLS, "tool_choice": allowed}):
@@ -63,12 +63,12 @@ def test_tokens_are_counted_as_the_answer_counts_them(api: OpenAI) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_an_answer_is_that_of_the_chat(api: OpenAI, seed: int) -> None:
+def test_answer_equals_the_chat_api(api: OpenAI, seed: int) -> None:
     """The answer equals that of the chat API, whole and streamed, with drafts and without."""
     messages: Any = [
         {"role": "system", "content": "Be brief."}, {"role": "user", "content": QUESTION}
     ]  # fmt: skip
-    expected = talk(api, seed=seed, messages=messages)
+    expected = complete_chat(api, seed=seed, messages=messages)
     whole = respond(api, seed, instructions="Be brief.")
     assert whole.output_text == expected.choices[0].message.content
     assert (whole.usage.input_tokens, whole.usage.output_tokens) == (
@@ -103,25 +103,25 @@ def test_an_answer_is_that_of_the_chat(api: OpenAI, seed: int) -> None:
         [{"role": "user", "content": [{"type": "input_text", "text": QUESTION}]}],
     ],
 )
-def test_ways_to_say_the_same(api: OpenAI, said: Any) -> None:
+def test_equivalent_inputs_give_the_same_answer(api: OpenAI, said: Any) -> None:
     assert respond(api, input=said).output_text == respond(api).output_text
 
 
-def test_items_of_the_answer_go_back(api: OpenAI) -> None:
+def test_items_of_an_answer_can_be_sent_back(api: OpenAI) -> None:
     """The client's items can be sent back: the prompt is that of the same chat messages."""
     first = respond(api)
     more = {"role": "user", "content": "Go on."}
     asked = [{"role": "user", "content": QUESTION}, *first.to_dict()["output"], more]
     second = respond(api, input=asked)
     messages: Any = [asked[0], {"role": "assistant", "content": first.output_text}, more]
-    expected = talk(api, messages=messages)
+    expected = complete_chat(api, messages=messages)
     assert second.output_text == expected.choices[0].message.content
     assert second.usage.input_tokens == expected.usage.prompt_tokens
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
 @pytest.mark.parametrize("choice", ["required", NAMED], ids=["required", "named"])
-def test_a_call_that_is_required(api: OpenAI, choice: Any, seed: int) -> None:
+def test_required_function_call(api: OpenAI, choice: Any, seed: int) -> None:
     said: dict[str, Any] = {
         "tools": TOOLS, "tool_choice": choice, "parallel_tool_calls": False,
         "max_output_tokens": 400,
@@ -144,7 +144,7 @@ def test_a_call_that_is_required(api: OpenAI, choice: Any, seed: int) -> None:
 
 
 @pytest.mark.parametrize("chosen", [False, True])
-def test_a_call_of_a_function_in_a_namespace(api: OpenAI, chosen: bool) -> None:
+def test_call_of_a_function_in_a_namespace(api: OpenAI, chosen: bool) -> None:
     """The call names the function and its namespace; sent back, both are accepted."""
     name: dict[str, Any] = {"name": "add_person", "namespace": "people"}
     inside = {"type": "namespace", "name": "people", "description": "", "tools": TOOLS[:1]}
@@ -168,7 +168,7 @@ def test_a_call_of_a_function_in_a_namespace(api: OpenAI, chosen: bool) -> None:
 
 
 @pytest.mark.parametrize("chosen", [False, True])
-def test_a_custom_tool_is_called_with_text(api: OpenAI, chosen: bool) -> None:
+def test_custom_tool_is_called_with_text(api: OpenAI, chosen: bool) -> None:
     """A custom tool gets plain text, whole and streamed, and its call can be sent back."""
     tool = {"type": "custom", "name": "write", "description": "Writes it down."}
     said: dict[str, Any] = {
@@ -190,13 +190,13 @@ def test_a_custom_tool_is_called_with_text(api: OpenAI, chosen: bool) -> None:
     assert respond(api, input=back, tools=[tool]).output_text
 
 
-def test_tools_of_openai_are_not_offered(api: OpenAI) -> None:
+def test_openais_server_tools_are_ignored(api: OpenAI) -> None:
     without = respond(api)
     answer = respond(api, tools=[{"type": "web_search"}])
     assert answer.tools == [] and answer.output_text == without.output_text
 
 
-def test_a_form(api: OpenAI) -> None:
+def test_structured_output(api: OpenAI) -> None:
     answer = api.responses.parse(
         model=MODEL, input=QUESTION, text_format=Digit, max_output_tokens=100, temperature=1
     )
@@ -210,19 +210,19 @@ def test_log_probabilities(api: OpenAI) -> None:
     told = [e for e in events(api, **said) if e.type == "response.output_text.delta"]
     streamed = [one.logprob for event in told for one in event.logprobs]
     assert streamed == [one.logprob for one in part.logprobs]
-    chat = talk(api, logprobs=True, top_logprobs=2).choices[0].logprobs.content
+    chat = complete_chat(api, logprobs=True, top_logprobs=2).choices[0].logprobs.content
     assert streamed == [one.logprob for one in chat]
     assert respond(api).output[0].content[0].logprobs == []
 
 
-def test_reasoning_is_an_item_of_its_own(reasoner: OpenAI) -> None:
+def test_reasoning_is_a_separate_item(reasoner: OpenAI) -> None:
     both = 0
     for seed in SEEDS:
         said = {"input": SHOWN, "max_output_tokens": 120, "extra_body": {"logit_bias": HELP}}
         answer = respond(reasoner, seed, **said)
         messages: Any = [{"role": "user", "content": SHOWN}]
         chosen: Any = {"seed": seed, "max_tokens": 120, "messages": messages, "logit_bias": HELP}
-        expected = talk(reasoner, **chosen)
+        expected = complete_chat(reasoner, **chosen)
         message = expected.choices[0].message
         thought = "".join(
             part.text for item in answer.output if item.type == "reasoning" for part in item.content
@@ -272,23 +272,25 @@ def test_reasoning_is_an_item_of_its_own(reasoner: OpenAI) -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("stream", [False, True])
-def test_what_is_refused(api: OpenAI, said: dict[str, Any], param: str, stream: bool) -> None:
+def test_invalid_requests_are_refused_with_the_clients_field(
+    api: OpenAI, said: dict[str, Any], param: str, stream: bool
+) -> None:
     """The error names the field as the client wrote it, before anything is streamed."""
     with pytest.raises(openai.BadRequestError) as caught:
         respond(api, **said, stream=stream)
     assert caught.value.param == param
 
 
-def test_an_answer_without_a_limit_ends_itself(api: OpenAI) -> None:
+def test_answer_without_max_tokens_ends_by_itself(api: OpenAI) -> None:
     """The context is the only limit, as with chats, where neither client nor server sets one."""
     said: dict[str, Any] = {"extra_body": {"ignore_eos": True}, "temperature": 0}
     answer = respond(api, max_output_tokens=None, **said)
     assert answer.usage.total_tokens == 2048 and answer.max_output_tokens is None
-    chat = talk(api, max_tokens=None, **said)
+    chat = complete_chat(api, max_tokens=None, **said)
     assert chat.usage.total_tokens == 2048 and chat.choices[0].finish_reason == "length"
 
 
-def test_web_pages_of_other_origins_may_not_call(base: str) -> None:
+def test_pages_of_other_origins_get_no_cors_headers(base: str) -> None:
     """Without the setting, no CORS header allows pages of other origins to call."""
     asked = {"Origin": "http://elsewhere", "Access-Control-Request-Method": "POST"}
     answer = httpx.options(f"{base}/v1/responses", headers=asked)

@@ -124,20 +124,20 @@ def ask(deployment: Deployment, key: str | None, **said: Any) -> pb.GenerateOnce
     return answer
 
 
-def refused(deployment: Deployment, key: str | None, **said: Any) -> grpc.RpcError:
+def refusal_of(deployment: Deployment, key: str | None, **said: Any) -> grpc.RpcError:
     with pytest.raises(grpc.RpcError) as caught:
         ask(deployment, key, **said)
     return caught.value
 
 
-def test_a_request_passes_all_roles(deployment: Deployment) -> None:
+def test_request_passes_all_roles(deployment: Deployment) -> None:
     waits = pb.SpeculationParameters(strategy="speculative", max_draft_tokens=4)
     answer = ask(deployment, ALICE, speculation=waits)
     assert answer.summary.output_tokens == 8
     assert answer.summary.speculation.draft_tokens > 0
 
 
-def test_a_verifier_lets_nobody_in_without_a_certificate_of_its_authority(
+def test_verifier_refuses_clients_without_a_certificate_of_its_authority(
     deployment: Deployment,
 ) -> None:
     ours, theirs = deployment.authority.pair("guest"), deployment.stranger.pair("guest")
@@ -158,9 +158,9 @@ def test_a_verifier_lets_nobody_in_without_a_certificate_of_its_authority(
     assert not answers(deployment.stranger, ours)
 
 
-def test_who_has_no_key_is_told_so(deployment: Deployment) -> None:
+def test_missing_or_wrong_key_is_unauthenticated(deployment: Deployment) -> None:
     for key in (None, new_key(), ALICE[:-1]):
-        error = refused(deployment, key)
+        error = refusal_of(deployment, key)
         assert error.code() is Code.UNAUTHENTICATED and "api key" in error.details()
     with deployment.channel("orchestrator") as channel:
         stub = generation_pb2_grpc.GenerationStub(channel)
@@ -174,21 +174,21 @@ def test_who_has_no_key_is_told_so(deployment: Deployment) -> None:
             assert caught.value.code() is Code.UNAUTHENTICATED
 
 
-def test_a_key_is_for_its_tenant_and_within_its_limits(deployment: Deployment) -> None:
-    error = refused(deployment, ALICE, tenant="team-b")
+def test_key_is_restricted_to_its_tenant_and_limits(deployment: Deployment) -> None:
+    error = refusal_of(deployment, ALICE, tenant="team-b")
     assert error.code() is Code.PERMISSION_DENIED and "team-a" in error.details()
-    error = refused(deployment, ALICE, max_tokens=17)
+    error = refusal_of(deployment, ALICE, max_tokens=17)
     assert error.code() is Code.INVALID_ARGUMENT and bad_field(error) == "max_tokens"
     for _ in range(2):
         ask(deployment, BOB, tenant="team-b")
-    error = refused(deployment, BOB)
+    error = refusal_of(deployment, BOB)
     assert error.code() is Code.RESOURCE_EXHAUSTED
     wait = detail(error, RetryInfo).retry_delay
     assert 0 < wait.seconds + wait.nanos / 1e9 <= 30
     ask(deployment, ALICE)
 
 
-def test_logs_keep_no_secret(deployment: Deployment) -> None:
+def test_logs_contain_no_secrets(deployment: Deployment) -> None:
     ask(deployment, ALICE)
     log = deployment.processes["orchestrator"].log_file.read_text(errors="replace")
     assert '"api_key": "alice"' in log
@@ -196,7 +196,7 @@ def test_logs_keep_no_secret(deployment: Deployment) -> None:
         assert secret not in log
 
 
-def test_http_is_encrypted_and_asks_for_the_same_keys(deployment: Deployment) -> None:
+def test_http_is_encrypted_and_requires_the_same_keys(deployment: Deployment) -> None:
     body = {"prompt": "def a():", "max_tokens": 4}
     with deployment.http(ALICE) as client:
         answer = client.post("/v1/completions", json=body)
@@ -232,7 +232,7 @@ def test_http_is_encrypted_and_asks_for_the_same_keys(deployment: Deployment) ->
         client.get("/health")
 
 
-def test_a_key_that_asks_too_often_is_told_when_to_come_back_over_http(
+def test_rate_limited_key_gets_a_retry_hint_over_http(
     deployment: Deployment,
 ) -> None:
     with deployment.http(BOB) as client:
@@ -243,7 +243,7 @@ def test_a_key_that_asks_too_often_is_told_when_to_come_back_over_http(
     assert int(answers[-1].headers["retry-after"]) >= 1
 
 
-def test_the_python_client_encrypts_and_brings_its_key(deployment: Deployment) -> None:
+def test_python_client_uses_tls_and_its_key(deployment: Deployment) -> None:
     address = deployment.processes["orchestrator"].address
     tls = ClientTls(ca=deployment.authority.ca)
     with Client(address, api_key=ALICE, tls=tls, timeout=CALL_S) as client:
@@ -255,7 +255,7 @@ def test_the_python_client_encrypts_and_brings_its_key(deployment: Deployment) -
         client.info()
 
 
-def test_the_documented_call_with_a_key(deployment: Deployment) -> None:
+def test_documented_call_with_a_key(deployment: Deployment) -> None:
     (command,) = (
         command for command in documented_commands()
         if command.words[0] == "grpcurl" and "-cacert" in command.words

@@ -39,7 +39,7 @@ START_S, STOP_S = 240.0, 60.0
 TIMEOUT_S = 120.0  # for an orchestrator's search for a verifier
 
 
-def refused(module: str, *flags: str, **environment: str) -> str:
+def startup_refusal(module: str, *flags: str, **environment: str) -> str:
     """The last line of a process that must exit with status 2 and without a traceback."""
     ended = subprocess.run(
         [sys.executable, "-m", module, *flags],
@@ -54,7 +54,7 @@ def refused(module: str, *flags: str, **environment: str) -> str:
 
 
 @contextmanager
-def started(role: str, flags: list[str], folder: Path) -> Iterator[RoleProcess]:
+def running_role(role: str, flags: list[str], folder: Path) -> Iterator[RoleProcess]:
     """The role's process, which is killed at the end whatever happens."""
     process = RoleProcess(role, flags, folder)
     process.start()
@@ -65,33 +65,37 @@ def started(role: str, flags: list[str], folder: Path) -> Iterator[RoleProcess]:
 
 
 @pytest.mark.parametrize("module", ["orchestrator", "verifier_service"])
-def test_unknown_flag(module: str) -> None:
-    assert "--no-such-flag" in refused(module, "--no-such-flag", "1")
+def test_unknown_flag_is_refused(module: str) -> None:
+    assert "--no-such-flag" in startup_refusal(module, "--no-such-flag", "1")
 
 
 @pytest.mark.parametrize("name", ["DRAFTLOOP_ORCHESTRATOR_LISTNE", "DRAFTLOOP_VERIFER_MODEL"])
-def test_unknown_environment(name: str) -> None:
-    assert name in refused("orchestrator", **{name: "x"})
+def test_unknown_environment_variable_is_refused(name: str) -> None:
+    assert name in startup_refusal("orchestrator", **{name: "x"})
 
 
 @pytest.mark.parametrize("flag", ["--listen=nowhere", "--default-strategy=magic"])
-def test_bad_value(flag: str) -> None:
+def test_invalid_value_is_refused(flag: str) -> None:
     name = flag.removeprefix("--").partition("=")[0].replace("-", "_")
-    assert name in refused("orchestrator", *flag.split("="))
+    assert name in startup_refusal("orchestrator", *flag.split("="))
 
 
-def test_missing_model_folder(tmp_path: Path) -> None:
-    line = refused("verifier_service", "--listen", "127.0.0.1:0", "--model", str(tmp_path / "no"))
+def test_missing_model_folder_is_refused(tmp_path: Path) -> None:
+    line = startup_refusal(
+        "verifier_service", "--listen", "127.0.0.1:0", "--model", str(tmp_path / "no")
+    )
     assert "model" in line and str(tmp_path / "no") in line
 
 
-def test_more_ranks_than_heads() -> None:
-    line = refused("verifier_service", "--listen", "127.0.0.1:0", "--tensor-parallel-size", "3")
+def test_more_ranks_than_heads_is_refused() -> None:
+    line = startup_refusal(
+        "verifier_service", "--listen", "127.0.0.1:0", "--tensor-parallel-size", "3"
+    )
     assert "tensor_parallel_size" in line and "4 heads" in line and "got 3" in line
 
 
-def test_missing_tokenizer(tmp_path: Path) -> None:
-    assert str(tmp_path) in refused("orchestrator", "--tokenizer", str(tmp_path))
+def test_missing_tokenizer_is_refused(tmp_path: Path) -> None:
+    assert str(tmp_path) in startup_refusal("orchestrator", "--tokenizer", str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -104,17 +108,17 @@ def test_missing_tokenizer(tmp_path: Path) -> None:
         ("drafter_service", "--metrics-listen"),
     ],
 )
-def test_occupied_port(module: str, flag: str) -> None:
+def test_occupied_port_is_refused(module: str, flag: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        line = refused(module, flag, address)
+        line = startup_refusal(module, flag, address)
         assert address in line and flag in line
 
 
 def test_sigterm_while_waiting_for_a_verifier(tmp_path: Path) -> None:
     """SIGTERM stops a role that is waiting for other services."""
     flags = ["--listen", "127.0.0.1:0", "--verifiers", "127.0.0.1:1"]
-    with started("orchestrator", flags, tmp_path) as waiting:
+    with running_role("orchestrator", flags, tmp_path) as waiting:
         until(lambda: "waiting for a verifier" in waiting.log_file.read_text(), START_S)
         waiting.kill(signal.SIGTERM)
         assert waiting.process is not None and waiting.process.wait(STOP_S) == 0
@@ -125,7 +129,7 @@ def test_sigterm_lets_running_requests_finish(
 ) -> None:
     flags = ["--listen", "127.0.0.1:0", "--verifiers", stack.processes["verifier"].address]
     flags += ["--drafters", stack.processes["drafter"].address]
-    with started("orchestrator", flags, tmp_path) as role:
+    with running_role("orchestrator", flags, tmp_path) as role:
         role.wait_until_ready(time.monotonic() + START_S)
         with grpc.insecure_channel(role.address) as channel:
             stub = generation_pb2_grpc.GenerationStub(channel)
@@ -138,7 +142,7 @@ def test_sigterm_lets_running_requests_finish(
         assert role.process is not None and role.process.wait(STOP_S) == 0
 
 
-def test_nothing_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:
+def test_services_end_when_their_launcher_is_killed(tmp_path: Path) -> None:
     """SIGKILL gives the launcher no time to stop its services; they end by themselves."""
     config = tmp_path / "stack.toml"
     config.write_text(ANY_PORT)
@@ -157,19 +161,19 @@ def test_nothing_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:
     assert not alive
 
 
-async def test_a_drafter_with_another_vocabulary_is_refused(
+async def test_drafter_with_another_vocabulary_is_refused(
     stack: Stack, orchestrator: InProcess, tmp_path: Path
 ) -> None:
     """The orchestrator refuses to start, and names both fingerprints."""
     info: Any = shared.ModelInfo()
     info.CopyFrom(await drafter_info(stack))
     info.vocabulary_fingerprint = "0123456789abcdef"
-    fake = fakes.FakeDrafter(info, fakes.nothing)
+    fake = fakes.FakeDrafter(info, fakes.no_draft)
     add = drafter_pb2_grpc.add_DrafterServicer_to_server
     async with fakes.listening(add, fake) as drafter:
         flags = ["--listen", "127.0.0.1:0", "--drafters", drafter]
         flags += ["--verifiers", stack.processes["verifier"].address]
-        with started("orchestrator", flags, tmp_path) as role:
+        with running_role("orchestrator", flags, tmp_path) as role:
             with pytest.raises(StartupFailure) as caught:
                 await asyncio.to_thread(role.wait_until_ready, time.monotonic() + START_S)
             assert role.process is not None and role.process.wait(STOP_S) == 2
@@ -177,7 +181,7 @@ async def test_a_drafter_with_another_vocabulary_is_refused(
     assert vocabulary_fingerprint(bundled_model("verifier")) in str(caught.value)
 
 
-async def test_no_verifier_is_said_at_once(
+async def test_missing_verifier_is_reported_at_once(
     stack: Stack, orchestrator: InProcess, cases: list[Case]
 ) -> None:
     """UNAVAILABLE with a retry hint, long before any timeout."""
@@ -201,7 +205,7 @@ async def test_no_verifier_is_said_at_once(
             await started.__aexit__(None, None, None)
 
 
-def test_sigterm_is_obeyed_while_a_model_loads(tmp_path: Path) -> None:
+def test_sigterm_stops_a_role_while_its_model_loads(tmp_path: Path) -> None:
     """Loading can take minutes, after which a supervisor would kill the process."""
     command = [sys.executable, "-m", "verifier_service", "--model", str(bundled_model("verifier"))]
     file = tmp_path / "log"

@@ -19,7 +19,7 @@ from draftloop.client import Grammar
 from orchestrator.launcher import Stack
 from tests.e2e.client import Case, Client, bad_field
 from tests.e2e.conftest import PERSON
-from tests.e2e.http_client import complete, talk
+from tests.e2e.http_client import complete, complete_chat
 
 SCHEMA = json.loads(PERSON)
 NAMED = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA, "strict": True}}
@@ -27,21 +27,21 @@ GBNF = 'root ::= "yes" | "no" " really"?'
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_json_by_a_schema(api: OpenAI, seed: int) -> None:
+def test_json_schema(api: OpenAI, seed: int) -> None:
     """Whole and streamed, with drafts and without: the same text, which ends by itself."""
     said: dict[str, Any] = {"response_format": NAMED, "seed": seed, "max_tokens": 200}
-    plain = talk(api, **said, extra_body={"speculative": {"strategy": "autoregressive"}})
-    answer = talk(api, **said)
+    plain = complete_chat(api, **said, extra_body={"speculative": {"strategy": "autoregressive"}})
+    answer = complete_chat(api, **said)
     text = answer.choices[0].message.content
     assert text == plain.choices[0].message.content
     assert answer.choices[0].finish_reason == "stop"
     jsonschema.validate(json.loads(text), SCHEMA)
-    chunks = talk(api, **said, stream=True)
+    chunks = complete_chat(api, **said, stream=True)
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == text
 
 
 def test_any_json_object(api: OpenAI) -> None:
-    answer = talk(api, response_format={"type": "json_object"}, max_tokens=1)
+    answer = complete_chat(api, response_format={"type": "json_object"}, max_tokens=1)
     assert answer.choices[0].message.content.startswith("{")
     assert answer.choices[0].finish_reason == "length"
 
@@ -55,7 +55,7 @@ def test_any_json_object(api: OpenAI) -> None:
         ({"json": PERSON}, r"\{[^{}]*\}"),
     ],
 )
-def test_other_forms_in_words_of_vllm(api: OpenAI, wanted: dict[str, Any], form: str) -> None:
+def test_vllms_structured_outputs_field(api: OpenAI, wanted: dict[str, Any], form: str) -> None:
     answer = complete(api, max_tokens=200, extra_body={"structured_outputs": wanted})
     assert re.fullmatch(form, answer.choices[0].text, re.DOTALL), answer.choices[0].text
     assert answer.choices[0].finish_reason == "stop"
@@ -71,13 +71,13 @@ def test_other_forms_in_words_of_vllm(api: OpenAI, wanted: dict[str, Any], form:
         ("ignore_eos", {"response_format": {"type": "json_object"}, "ignore_eos": True}),
     ],
 )  # fmt: skip
-def test_what_cannot_be_followed(api: OpenAI, field: str, said: dict[str, Any]) -> None:
+def test_invalid_grammars_are_refused(api: OpenAI, field: str, said: dict[str, Any]) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         complete(api, extra_body=said)
     assert caught.value.param == field
 
 
-def refused(client: Client, case: Case) -> str:
+def refused_field(client: Client, case: Case) -> str:
     """The field that the refusal names."""
     with pytest.raises(grpc.RpcError) as caught:
         client.once(case, "fused")
@@ -85,31 +85,35 @@ def refused(client: Client, case: Case) -> str:
     return bad_field(caught.value)
 
 
-def test_by_grpc(client: Client, cases: list[Case]) -> None:
+def test_grammars_by_grpc(client: Client, cases: list[Case]) -> None:
     prompt = cases[0].prompt
-    assert refused(client, Case(prompt, 8, {"grammar": {"regex": "(a"}})) == "grammar.regex"
-    assert refused(client, Case(prompt, 8, {"grammar": {}})) == "grammar"
+    assert refused_field(client, Case(prompt, 8, {"grammar": {"regex": "(a"}})) == "grammar.regex"
+    assert refused_field(client, Case(prompt, 8, {"grammar": {}})) == "grammar"
 
 
-def test_what_grows_too_large_on_the_way(client: Client, cases: list[Case]) -> None:
+def test_grammar_that_grows_too_large_ends_only_its_request(
+    client: Client, cases: list[Case]
+) -> None:
     """A grammar that grows too large while generating ends its request only; the next is served."""
     growing = Case(cases[0].prompt, 400, {"grammar": {"regex": "(a{1,1000}){1,1000}"}})
-    assert refused(client, growing) == "grammar.regex"
+    assert refused_field(client, growing) == "grammar.regex"
     sound = Case(cases[0].prompt, 40, {"grammar": {"regex": "a{3}"}})
     assert client.once(sound, "fused").text == "aaa"
 
 
 @pytest.mark.timeout(300)
-def test_what_becomes_too_slow_on_the_way(client: Client, cases: list[Case]) -> None:
+def test_grammar_that_becomes_too_slow_ends_only_its_request(
+    client: Client, cases: list[Case]
+) -> None:
     """An ambiguous grammar would keep the verifier, and all its requests, busy; it is ended."""
     lark = 'start: e "%%%%%"\ne: e e e | e e | T | T T | T e | e T\nT: /[a-z ]/'
     slow = Case(cases[0].prompt, 400, {"grammar": {"grammar": lark}})
-    assert refused(client, slow) == "grammar.grammar"
+    assert refused_field(client, slow) == "grammar.grammar"
     sound = Case(cases[0].prompt, 40, {"grammar": {"regex": "a{3}"}})
     assert client.once(sound, "fused").text == "aaa"
 
 
-def test_by_the_python_client(stack: Stack) -> None:
+def test_grammars_by_the_python_client(stack: Stack) -> None:
     with OurClient(stack.address) as ours:
         grammar = Grammar("choice", json.dumps(["red", "green"]))
         assert ours.generate("The colour is", grammar=grammar, max_tokens=20).text in (
@@ -119,7 +123,7 @@ def test_by_the_python_client(stack: Stack) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_a_grammar_that_would_end_or_stop_a_service(
+def test_services_survive_grammars_that_crash_or_hang(
     api: OpenAI, http: httpx.Client, client: Client, cases: list[Case]
 ) -> None:
     """The orchestrator answers others while it checks such a grammar, and all services survive."""
@@ -137,7 +141,7 @@ def test_a_grammar_that_would_end_or_stop_a_service(
                 asked.result()
     assert alive > 2
     multiple = Case(cases[0].prompt, 8, {"grammar": {"json_schema": slow["json"]}})
-    assert refused(client, multiple) == "grammar.json_schema"
+    assert refused_field(client, multiple) == "grammar.json_schema"
     assert client.once(Case(cases[0].prompt, 9, {"grammar": {"regex": "b{3}"}}), "fused").text == (
         "bbb"
     )

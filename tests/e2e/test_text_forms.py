@@ -34,7 +34,7 @@ def ids(text: str) -> list[int]:
     return TOKENIZER.encode(text, add_special_tokens=False)
 
 
-def test_token_ids_beside_the_text(http: httpx.Client) -> None:
+def test_token_ids_are_returned_with_the_text(http: httpx.Client) -> None:
     told = complete(http, return_token_ids=True)
     assert told["prompt_token_ids"] == ids(PROMPT) and len(told["token_ids"]) == 24
     assert TOKENIZER.decode(told["token_ids"]) == told["text"]
@@ -45,7 +45,7 @@ def test_token_ids_beside_the_text(http: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("path", ["completions", "chat/completions"])
-def test_token_ids_of_a_stream(http: httpx.Client, path: str) -> None:
+def test_token_ids_are_streamed(http: httpx.Client, path: str) -> None:
     """The prompt's ids are sent once per choice, or once in all if the choices share a prompt."""
     kind: dict[str, Any] = {"prompt": PROMPT}
     if path != "completions":
@@ -66,7 +66,7 @@ def test_token_ids_of_a_stream(http: httpx.Client, path: str) -> None:
     assert bool(beside) == (path != "completions")
 
 
-def test_special_tokens_are_named_where_asked_for(http: httpx.Client) -> None:
+def test_special_tokens_are_shown_when_requested(http: httpx.Client) -> None:
     """All but the token that ends the text, unless that is requested too."""
     biased: dict[str, Any] = {"logit_bias": {END: CERTAIN}, "max_tokens": 3}
     on = {"ignore_eos": True, "skip_special_tokens": False}
@@ -77,7 +77,7 @@ def test_special_tokens_are_named_where_asked_for(http: httpx.Client) -> None:
     assert complete(http, **biased, **both)["text"] == "<|endoftext|>"
 
 
-def test_what_stopped_it_is_told_where_asked_for(http: httpx.Client) -> None:
+def test_stop_text_and_token_are_included_when_requested(http: httpx.Client) -> None:
     free = complete(http, return_token_ids=True)
     stop, token = free["text"][9:12], free["token_ids"][6]
     at = free["text"].index(stop)
@@ -92,7 +92,7 @@ def test_what_stopped_it_is_told_where_asked_for(http: httpx.Client) -> None:
     assert told["text"] == TOKENIZER.decode([*before, token])
 
 
-def test_no_more_of_a_prompt_is_read_than_is_asked_for(http: httpx.Client) -> None:
+def test_prompt_is_truncated_to_the_requested_length(http: httpx.Client) -> None:
     long, end = "x = 1\n" * 600 + PROMPT, len(ids(PROMPT))
     cut = complete(http, prompt=long, truncate_prompt_tokens=end, return_token_ids=True)
     assert cut["prompt_token_ids"] == ids(long)[-end:]
@@ -103,7 +103,7 @@ def test_no_more_of_a_prompt_is_read_than_is_asked_for(http: httpx.Client) -> No
     assert whole["prompt_token_ids"] == ids(PROMPT)
 
 
-def test_a_last_message_that_is_gone_on_with(http: httpx.Client) -> None:
+def test_final_message_is_continued(http: httpx.Client) -> None:
     """The prompt ends with that message: its turn is not closed and no other is opened."""
     turns = [("user", "Count."), ("assistant", "1, 2, 3,  ")]
     answer = chat(http, turns, continue_final_message=True, return_token_ids=True)
@@ -121,7 +121,7 @@ def test_a_last_message_that_is_gone_on_with(http: httpx.Client) -> None:
         ([("user", "x"), ("assistant", " ")], {}),
     ],
 )
-def test_last_messages_that_cannot_be_gone_on_with(
+def test_final_messages_that_cannot_be_continued_are_refused(
     http: httpx.Client, turns: list[tuple[str, str]], said: dict[str, Any]
 ) -> None:
     answer = chat(http, turns, continue_final_message=True, **said)

@@ -11,7 +11,7 @@ import pytest
 from openai import OpenAI
 
 from orchestrator.launcher import Stack
-from tests.e2e.http_client import talk
+from tests.e2e.http_client import complete_chat
 from tests.support import chat_templates
 from tests.support.own_orchestrator import own_orchestrator
 
@@ -67,26 +67,26 @@ def streamed(chunks: Any) -> tuple[str, str, str]:
     return name, arguments, reason
 
 
-def test_a_call_that_is_required(caller: OpenAI) -> None:
+def test_required_tool_call(caller: OpenAI) -> None:
     """Whole and streamed, with drafts and without: the same call, valid by the schema."""
     for seed in SEEDS:
         said: dict[str, Any] = {
             "tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False,
             "seed": seed, "max_tokens": 300,
         }  # fmt: skip
-        (answer,) = talk(caller, **said).choices
+        (answer,) = complete_chat(caller, **said).choices
         assert answer.finish_reason == "tool_calls" and answer.message.content is None
         (call,) = answer.message.tool_calls
         assert call.function.name == "add"
         jsonschema.validate(json.loads(call.function.arguments), SCHEMA)
         told = ("add", call.function.arguments, "tool_calls")
-        assert streamed(talk(caller, **said, stream=True)) == told
-        (plain,) = talk(caller, **said, extra_body=PLAIN).choices
+        assert streamed(complete_chat(caller, **said, stream=True)) == told
+        (plain,) = complete_chat(caller, **said, extra_body=PLAIN).choices
         assert plain.message.tool_calls[0].function == call.function
         turns = [
             {"role": "user", "content": "x"},
             answer.message.model_dump(),
             {"role": "tool", "tool_call_id": call.id, "content": "added"},
         ]
-        after = talk(caller, messages=turns, tools=TOOLS, max_tokens=4, seed=seed)
+        after = complete_chat(caller, messages=turns, tools=TOOLS, max_tokens=4, seed=seed)
         assert 0 < after.usage.completion_tokens <= 4

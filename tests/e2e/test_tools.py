@@ -12,7 +12,7 @@ import pytest
 from openai import OpenAI
 
 from tests.e2e.conftest import PERSON
-from tests.e2e.http_client import talk
+from tests.e2e.http_client import complete_chat
 
 SCHEMA = json.loads(PERSON)
 TOOLS: list[Any] = [
@@ -25,7 +25,7 @@ SCHEMAS = {"add_person": SCHEMA, "list_people": {"type": "object", "maxPropertie
 PLAIN = {"speculative": {"strategy": "autoregressive"}}
 
 
-def called(message: Any) -> list[tuple[str, str]]:
+def calls_of(message: Any) -> list[tuple[str, str]]:
     """Names and arguments of the calls, whose ids must differ."""
     assert len({call.id for call in message.tool_calls}) == len(message.tool_calls)
     return [(call.function.name, call.function.arguments) for call in message.tool_calls]
@@ -50,35 +50,37 @@ def streamed(chunks: Any) -> tuple[str, list[tuple[str, str]], str]:
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
 @pytest.mark.parametrize("choice", ["required", NAMED], ids=["required", "named"])
-def test_a_call_that_is_required(api: OpenAI, choice: Any, seed: int) -> None:
+def test_required_tool_call(api: OpenAI, choice: Any, seed: int) -> None:
     """Whole and streamed, with drafts and without: the same calls, valid by the schemas."""
     said: dict[str, Any] = {"tools": TOOLS, "tool_choice": choice, "seed": seed, "max_tokens": 400}
     if choice == "required":
         said["parallel_tool_calls"] = False
-    (answer,) = talk(api, **said).choices
+    (answer,) = complete_chat(api, **said).choices
     assert answer.finish_reason == "tool_calls" and answer.message.content is None
-    calls = called(answer.message)
+    calls = calls_of(answer.message)
     ((name, arguments),) = calls
     assert choice == "required" or name == "add_person"
     jsonschema.validate(json.loads(arguments), SCHEMAS[name])
-    assert calls == called(talk(api, **said, extra_body=PLAIN).choices[0].message)
-    assert streamed(talk(api, **said, stream=True)) == ("", calls, "tool_calls")
+    assert calls == calls_of(complete_chat(api, **said, extra_body=PLAIN).choices[0].message)
+    assert streamed(complete_chat(api, **said, stream=True)) == ("", calls, "tool_calls")
 
 
 def test_several_calls(api: OpenAI) -> None:
     """The model may make several calls; here only `max_tokens` ends them."""
     said: dict[str, Any] = {"tools": TOOLS, "tool_choice": "required", "seed": 5, "max_tokens": 300}
-    several = [talk(api, **{**said, "seed": seed}).choices[0] for seed in range(6)]
+    several = [complete_chat(api, **{**said, "seed": seed}).choices[0] for seed in range(6)]
     assert max(len(one.message.tool_calls) for one in several) > 1
     for one in several:
-        for name, arguments in called(one.message)[: None if one.finish_reason != "length" else -1]:
+        for name, arguments in calls_of(one.message)[
+            : None if one.finish_reason != "length" else -1
+        ]:
             jsonschema.validate(json.loads(arguments), SCHEMAS[name])
 
 
-def test_choices_call_each_for_itself(api: OpenAI) -> None:
+def test_each_choice_makes_its_own_call(api: OpenAI) -> None:
     said: dict[str, Any] = {"tools": TOOLS, "tool_choice": NAMED, "max_tokens": 400}
-    both = [called(choice.message) for choice in talk(api, **said, seed=7, n=2).choices]
-    alone = [called(talk(api, **said, seed=seed).choices[0].message) for seed in (7, 8)]
+    both = [calls_of(choice.message) for choice in complete_chat(api, **said, seed=7, n=2).choices]
+    alone = [calls_of(complete_chat(api, **said, seed=seed).choices[0].message) for seed in (7, 8)]
     assert both == alone and both[0] != both[1]
 
 
@@ -87,7 +89,7 @@ FORM: Any = {"type": "json_schema", "json_schema": {"name": "digit", "schema": {
     "required": ["digit"], "additionalProperties": False}}}  # fmt: skip
 
 
-def test_a_call_or_else_a_form(api: OpenAI) -> None:
+def test_answer_is_either_a_call_or_the_response_format(api: OpenAI) -> None:
     """With tools and a response format, an answer is one or the other, drafted or not."""
     said: dict[str, Any] = {
         "tools": TOOLS,
@@ -97,12 +99,12 @@ def test_a_call_or_else_a_form(api: OpenAI) -> None:
     }
     kinds = set()
     for seed in range(12):
-        (answer,) = talk(api, **said, seed=seed).choices
-        (plain,) = talk(api, **said, seed=seed, extra_body=PLAIN).choices
+        (answer,) = complete_chat(api, **said, seed=seed).choices
+        (plain,) = complete_chat(api, **said, seed=seed, extra_body=PLAIN).choices
         if answer.message.tool_calls:
-            for name, arguments in called(answer.message):
+            for name, arguments in calls_of(answer.message):
                 jsonschema.validate(json.loads(arguments), SCHEMAS[name])
-            assert called(answer.message) == called(plain.message)
+            assert calls_of(answer.message) == calls_of(plain.message)
             assert answer.finish_reason == "tool_calls" and answer.message.content is None
         else:
             told = json.loads(answer.message.content)
@@ -112,34 +114,34 @@ def test_a_call_or_else_a_form(api: OpenAI) -> None:
     assert kinds == {True, False}
 
 
-def test_a_required_call_needs_no_other_form(api: OpenAI) -> None:
+def test_response_format_does_not_affect_a_required_call(api: OpenAI) -> None:
     said: dict[str, Any] = {"tools": TOOLS, "tool_choice": NAMED, "seed": 3, "max_tokens": 400}
-    with_form = talk(api, **said, response_format=FORM).choices[0].message
-    assert called(with_form) == called(talk(api, **said).choices[0].message)
+    with_form = complete_chat(api, **said, response_format=FORM).choices[0].message
+    assert calls_of(with_form) == calls_of(complete_chat(api, **said).choices[0].message)
 
 
-def test_an_answer_that_calls_nothing(api: OpenAI) -> None:
+def test_answer_without_a_call(api: OpenAI) -> None:
     said: dict[str, Any] = {"tools": TOOLS, "temperature": 0}
-    (answer,) = talk(api, **said).choices
+    (answer,) = complete_chat(api, **said).choices
     assert answer.message.tool_calls is None and answer.finish_reason == "length"
-    content, calls, reason = streamed(talk(api, **said, stream=True))
+    content, calls, reason = streamed(complete_chat(api, **said, stream=True))
     assert (content.strip(), calls, reason) == (answer.message.content.strip(), [], "length")
 
 
-def test_tools_that_must_not_be_called_are_not_shown(api: OpenAI) -> None:
-    without = talk(api).usage.prompt_tokens
-    assert talk(api, tools=TOOLS, tool_choice="none").usage.prompt_tokens == without
-    assert talk(api, tools=TOOLS).usage.prompt_tokens > without
+def test_forbidden_tools_are_not_in_the_prompt(api: OpenAI) -> None:
+    without = complete_chat(api).usage.prompt_tokens
+    assert complete_chat(api, tools=TOOLS, tool_choice="none").usage.prompt_tokens == without
+    assert complete_chat(api, tools=TOOLS).usage.prompt_tokens > without
 
 
-def test_what_a_tool_said_goes_back(api: OpenAI) -> None:
+def test_tool_results_can_be_sent_back(api: OpenAI) -> None:
     """The client's own message with the call, and the tool's answer, are accepted as messages."""
     question: Any = {"role": "user", "content": "Who is there?"}
     said: dict[str, Any] = {"tools": TOOLS, "max_tokens": 400, "seed": 1}
-    first = talk(api, **said, messages=[question], tool_choice=NAMED).choices[0].message
+    first = complete_chat(api, **said, messages=[question], tool_choice=NAMED).choices[0].message
     told = {"role": "tool", "tool_call_id": first.tool_calls[0].id, "content": "added"}
     messages = [question, first.model_dump(), told]
-    second = talk(api, **{**said, "max_tokens": 8}, messages=messages)
+    second = complete_chat(api, **{**said, "max_tokens": 8}, messages=messages)
     assert second.choices[0].message.content
     asked = {"messages": messages, "tools": TOOLS}
     root = str(api.base_url).removesuffix("/v1/")
@@ -163,9 +165,11 @@ def test_what_a_tool_said_goes_back(api: OpenAI) -> None:
         ("ignore_eos", {"tools": TOOLS, "tool_choice": NAMED, "extra_body": {"ignore_eos": True}}),
     ],
 )  # fmt: skip
-def test_what_cannot_be_called(api: OpenAI, field: str, said: dict[str, Any]) -> None:
+def test_invalid_tools_are_refused_with_the_field(
+    api: OpenAI, field: str, said: dict[str, Any]
+) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
-        talk(api, **said)
+        complete_chat(api, **said)
     assert caught.value.param == field
     if field == "tools":  # of the client's schema, not of the grammar that we combined from all
         assert "Invalid type: objct" in str(caught.value) and "lark" not in str(caught.value)

@@ -22,7 +22,7 @@ class Way:
     name: str
     strategy: str
     fields: dict[str, object] = field(default_factory=dict)
-    heard_by: tuple[str, ...] = ("orchestrator",)  # roles that follow the log for its requests
+    phrase_readers: tuple[str, ...] = ("orchestrator",)  # roles that follow the log
     from_phrases: bool = False  # whether it drafts from phrases of other requests
     weighs: bool = False  # whether it weighs them against other sources and takes the likelier
 
@@ -33,7 +33,7 @@ class Way:
         return asked
 
 
-def part(**on: bool) -> dict[str, object]:
+def ouroboros_with(**on: bool) -> dict[str, object]:
     """Ouroboros with only these parts on."""
     return {"ouroboros": shared.OuroborosParameters(**{**OUROBOROS_OFF, **on})}  # type: ignore[arg-type]
 
@@ -48,7 +48,7 @@ def _source(name: str) -> dict[str, object]:
 
 
 # Settings of an `ouroboros` that drafts from other requests' phrases.
-BOTH: dict[str, Any] = {"heard_by": ("orchestrator", "drafter"), "from_phrases": True}
+BOTH: dict[str, Any] = {"phrase_readers": ("orchestrator", "drafter"), "from_phrases": True}
 WAYS = (
     Way("speculative", "speculative"),
     Way("prompt_lookup", "prompt_lookup"),
@@ -57,10 +57,12 @@ WAYS = (
     Way("lookahead, wide", "lookahead", {"lookahead": _window(10, 4, 5)}),
     Way("ouroboros", "ouroboros", **BOTH),
     Way("ouroboros, long drafts", "ouroboros", {"max_draft_tokens": 30}, **BOTH),
-    Way("ouroboros, drafting only", "ouroboros", part(draft_by_phrases=True), ()),
-    Way("ouroboros, lengthening only", "ouroboros", part(lengthen=True), ()),
-    Way("ouroboros, harvest only", "ouroboros", part(harvest=True, lengthen=True), ()),
-    Way("ouroboros, history only", "ouroboros", part(history=True, lengthen=True), **BOTH),
+    Way("ouroboros, drafting only", "ouroboros", ouroboros_with(draft_by_phrases=True), ()),
+    Way("ouroboros, lengthening only", "ouroboros", ouroboros_with(lengthen=True), ()),
+    Way("ouroboros, harvest only", "ouroboros", ouroboros_with(harvest=True, lengthen=True), ()),
+    Way(
+        "ouroboros, history only", "ouroboros", ouroboros_with(history=True, lengthen=True), **BOTH
+    ),
     Way("ouroboros, private", "ouroboros", {"phrases": shared.PHRASE_SCOPE_PRIVATE}, ()),
     Way("ouroboros, off", "ouroboros", {"phrases": shared.PHRASE_SCOPE_OFF}, ()),
     Way("opt_tree", "opt_tree"),

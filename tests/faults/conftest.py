@@ -11,7 +11,7 @@ import pytest
 
 from tests.e2e.client import Case
 from tests.faults.fleet import Fleet
-from tests.faults.load import make_cases, plain
+from tests.faults.load import decode_without_faults, make_cases
 from tests.support.opt_in import only_on_request
 
 WANTED = "TEST_FAULTS"
@@ -36,7 +36,7 @@ def shared_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 @pytest.fixture
 def fleet(shared_fleet: Fleet) -> Iterator[Fleet]:
     """The shared fleet, complete; afterwards no session, request or traceback may be left."""
-    shared_fleet.whole()
+    shared_fleet.wait_until_complete()
     yield shared_fleet
     shared_fleet.wait_until_free()
     for role in ("orchestrator", "drafter", "verifier"):
@@ -50,6 +50,6 @@ def requests() -> list[Case]:
 
 
 @pytest.fixture(scope="session")
-def undisturbed(shared_fleet: Fleet, requests: list[Case]) -> list[list[int]]:
+def fault_free_outputs(shared_fleet: Fleet, requests: list[Case]) -> list[list[int]]:
     """The output that each request must have, token for token."""
-    return plain(shared_fleet.orchestrators[0], requests)
+    return decode_without_faults(shared_fleet.orchestrators[0], requests)

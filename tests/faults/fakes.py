@@ -53,7 +53,7 @@ def branches(asked: drafter_pb2.ProposeDraft, chance: random.Random) -> Reply:
     return draft(asked.committed_length, tokens, parents)
 
 
-def nothing(asked: drafter_pb2.ProposeDraft, _: random.Random) -> Reply:
+def no_draft(asked: drafter_pb2.ProposeDraft, _: random.Random) -> Reply:
     return draft(asked.committed_length, [], [])
 
 
@@ -79,7 +79,7 @@ def too_deep(asked: drafter_pb2.ProposeDraft, _: random.Random) -> Reply:
     return draft(asked.committed_length, [5] * count, list(range(-1, count - 1)))
 
 
-def uneven(asked: drafter_pb2.ProposeDraft, _: random.Random) -> Reply:
+def uneven_lengths(asked: drafter_pb2.ProposeDraft, _: random.Random) -> Reply:
     return draft(asked.committed_length, [5, 6], [-1])
 
 
@@ -89,7 +89,7 @@ def garbage_estimates(asked: drafter_pb2.ProposeDraft, chance: random.Random) ->
     return reply
 
 
-def boasting(asked: drafter_pb2.ProposeDraft, chance: random.Random) -> Reply:
+def huge_counts(asked: drafter_pb2.ProposeDraft, chance: random.Random) -> Reply:
     """An ordinary draft, with counts and times larger than their fields should ever hold."""
     reply = wrong_chain(asked, chance)
     reply.proposed_nodes = reply.timings.forwards = 2**32 - 1

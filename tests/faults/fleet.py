@@ -13,7 +13,7 @@ from typing import Self
 import psutil
 
 from draftloop.config import bundled_model
-from tests.support.measured import measured
+from tests.support.measured import read_metric
 from tests.support.ports import quiet_port
 from tests.support.service_process import ServiceProcess
 from tests.support.sessions import load_of
@@ -107,7 +107,7 @@ class Fleet:
 
     def spare(self) -> list[str]:
         """The processes that may be killed: every orchestrator knows the role's other process."""
-        known = {name for name, process in self.processes.items() if _joined(process)}
+        known = {name for name, process in self.processes.items() if _has_joined(process)}
         return sorted(name for name in known if _twin(name) in known)
 
     def revive(self, *names: str) -> None:
@@ -116,7 +116,7 @@ class Fleet:
             if not self.processes[name].alive:
                 self.processes[name].start()
 
-    def whole(self) -> None:
+    def wait_until_complete(self) -> None:
         """Starts what is dead; returns when all processes are ready and know one another."""
         self.revive()
         for process in self.processes.values():
@@ -139,7 +139,7 @@ class Fleet:
 
     def requests(self, orchestrator: Orchestrator) -> float:
         """Number of requests that run in an orchestrator, by its metrics."""
-        return measured(orchestrator.http_address, RUNNING)
+        return read_metric(orchestrator.http_address, RUNNING)
 
     def wait_until_free(self) -> None:
         """Fails if a process that is ready keeps a session or a request."""
@@ -184,7 +184,7 @@ class Supervisor:
             self._fleet.revive()
 
 
-def _joined(process: ServiceProcess) -> bool:
+def _has_joined(process: ServiceProcess) -> bool:
     return process.ready and time.monotonic() - process.ready_since > JOINED_S
 
 

@@ -54,7 +54,7 @@ class Refused(Exception):
     """The server answered with an error."""
 
 
-def by_grpc(doors: OrchestratorServer, case: Case, strategy: str) -> Pieces:
+def stream_by_grpc(doors: OrchestratorServer, case: Case, strategy: str) -> Pieces:
     """Yields token ids as they arrive. Raises Broken or Refused."""
     request = pb.GenerateRequest(
         parameters=case.parameters(strategy, DRAFT_TOKENS, ignore_eos=True)
@@ -71,7 +71,7 @@ def by_grpc(doors: OrchestratorServer, case: Case, strategy: str) -> Pieces:
             raise (Broken if unsaid else Refused)(f"{error.code()}: {error.details()}") from None
 
 
-def by_http(doors: OrchestratorServer, case: Case, strategy: str) -> Pieces:
+def stream_by_http(doors: OrchestratorServer, case: Case, strategy: str) -> Pieces:
     """Yields token ids as they arrive, from the rounds' traces. Raises Broken or Refused."""
     body = {
         "prompt": list(case.prompt), "max_tokens": case.max_tokens, "stream": True,
@@ -102,7 +102,7 @@ def _events(answer: httpx.Response) -> Pieces:
     raise Broken("the stream ended before its end")
 
 
-DOORS: tuple[Door, ...] = (by_grpc, by_http)
+DOORS: tuple[Door, ...] = (stream_by_grpc, stream_by_http)
 
 
 def make_cases(count: int = CONCURRENCY, max_tokens: int = MAX_TOKENS) -> list[Case]:
@@ -114,9 +114,9 @@ def make_cases(count: int = CONCURRENCY, max_tokens: int = MAX_TOKENS) -> list[C
     ]
 
 
-def plain(doors: OrchestratorServer, cases: Sequence[Case]) -> list[list[int]]:
+def decode_without_faults(doors: OrchestratorServer, cases: Sequence[Case]) -> list[list[int]]:
     """The output of plain decoding without faults, one request at a time."""
-    return [list(itertools.chain(*by_grpc(doors, case, "autoregressive"))) for case in cases]
+    return [list(itertools.chain(*stream_by_grpc(doors, case, "autoregressive"))) for case in cases]
 
 
 @dataclass(slots=True)

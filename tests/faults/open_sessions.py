@@ -38,7 +38,7 @@ add_verifier = verifier_pb2_grpc.add_VerifierServicer_to_server
 add_drafter = drafter_pb2_grpc.add_DrafterServicer_to_server
 
 
-def terms(seconds: float | None = None, answer_timeout_s: float = 20.0) -> SessionTerms:
+def session_terms(seconds: float | None = None, answer_timeout_s: float = 20.0) -> SessionTerms:
     return SessionTerms(
         request=REQUEST,
         vocabulary_fingerprint="bb",
@@ -60,14 +60,14 @@ async def replicas(*addresses: str) -> AsyncIterator[Replicas]:
 
 @asynccontextmanager
 async def drafter_session(known: Replicas) -> AsyncIterator[DrafterSession]:
-    session = DrafterSession(known, terms(answer_timeout_s=DRAFT_TIMEOUT_S), target=TARGET)
+    session = DrafterSession(known, session_terms(answer_timeout_s=DRAFT_TIMEOUT_S), target=TARGET)
     try:
         yield session
     finally:
         await session.close()
 
 
-async def proposes(session: DrafterSession) -> bool:
+async def can_propose(session: DrafterSession) -> bool:
     """Whether the drafter answers; a failure takes no longer than the drafter's timeout."""
     asked = time.monotonic()
     try:
@@ -81,7 +81,7 @@ async def proposes(session: DrafterSession) -> bool:
 async def becomes_ready(session: DrafterSession) -> bool:
     """Whether one of the next rounds gets a draft."""
     for _ in range(400):
-        if await proposes(session):
+        if await can_propose(session):
             return True
         await asyncio.sleep(0.05)
     return False

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from draftloop.openmp import prefer_passive_waiting
 from tests.faults.fleet import Fleet, Supervisor
-from tests.faults.load import CONCURRENCY, Load, Tally, make_cases, plain
+from tests.faults.load import CONCURRENCY, Load, Tally, decode_without_faults, make_cases
 
 KILLS = 200
 # One fault in this many is a freeze.
@@ -65,7 +65,7 @@ def _victim(fleet: Fleet, chance: random.Random) -> str:
     return chance.choice(spare)
 
 
-def summary(done: Counter[str], tally: Tally, seconds: float) -> str:
+def summarize(done: Counter[str], tally: Tally, seconds: float) -> str:
     """The faults and what the clients saw of them."""
     faults = ", ".join(f"{count} times {what}" for what, count in sorted(done.items()))
     return (
@@ -83,7 +83,7 @@ def run(kills: int, seed: int) -> int:
                TextColumn("{task.description}"))  # fmt: skip
     with tempfile.TemporaryDirectory() as folder, Fleet(Path(folder)) as fleet:
         cases = make_cases()
-        expected = plain(fleet.orchestrators[0], cases)
+        expected = decode_without_faults(fleet.orchestrators[0], cases)
         started = time.monotonic()
         with (
             Progress(*columns, console=console) as progress,
@@ -97,10 +97,10 @@ def run(kills: int, seed: int) -> int:
                 progress.update(bar, advance=1, description=text)
 
             done = soak(fleet, kills, random.Random(seed), told)
-        fleet.whole()
+        fleet.wait_until_complete()
         fleet.wait_until_free()
         tally = load.tally
-        console.print(summary(done, tally, time.monotonic() - started), highlight=False)
+        console.print(summarize(done, tally, time.monotonic() - started), highlight=False)
         for problem in [*tally.lost, *tally.differing][:20]:
             console.print(problem, highlight=False)
     return 1 if tally.lost or tally.differing else 0

@@ -17,7 +17,7 @@ from protos import generation_pb2 as pb
 from protos import generation_pb2_grpc
 from tests.e2e.client import Case
 from tests.faults.fleet import Fleet, Orchestrator
-from tests.faults.load import DOORS, Broken, Load, Pieces, by_grpc
+from tests.faults.load import DOORS, Broken, Load, Pieces, stream_by_grpc
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.waiting import until
 
@@ -28,15 +28,15 @@ MOST_GROWTH_BYTES = 128 << 20
 
 
 @dataclass
-class Wires:
+class Proxies:
     """The addresses of proxies in front of an orchestrator's gRPC and HTTP ports."""
 
     address: str
     http_address: str
 
 
-def test_who_vanishes_leaves_nothing_behind(
-    fleet: Fleet, requests: list[Case], undisturbed: list[list[int]]
+def test_sessions_of_vanished_clients_are_freed(
+    fleet: Fleet, requests: list[Case], fault_free_outputs: list[list[int]]
 ) -> None:
     """Four streams each by gRPC and HTTP are reset: their sessions are freed, others go on."""
     orchestrator = fleet.orchestrators[0]
@@ -44,14 +44,14 @@ def test_who_vanishes_leaves_nothing_behind(
         wires = [TcpProxy(orchestrator.address), TcpProxy(orchestrator.http_address)]
         for wire in wires:
             stack.enter_context(wire)
-        doors = Wires(*(wire.address for wire in wires))
+        doors = Proxies(*(wire.address for wire in wires))
         streams = [
             door(doors, Case(case.prompt, LONG, case.sampling), "fused")
             for case, door in zip(requests[:8], DOORS * 4, strict=True)
         ]
         for stream in streams:
             assert next(stream) is not None
-        with Load([orchestrator], requests[8:], undisturbed[8:], once=True) as load:
+        with Load([orchestrator], requests[8:], fault_free_outputs[8:], once=True) as load:
             for wire in wires:
                 wire.reset()
             for stream in streams:
@@ -62,8 +62,8 @@ def test_who_vanishes_leaves_nothing_behind(
 
 
 @pytest.mark.faults
-def test_who_does_not_read_holds_nobody_up(
-    fleet: Fleet, requests: list[Case], undisturbed: list[list[int]]
+def test_unread_streams_end_and_free_their_sessions(
+    fleet: Fleet, requests: list[Case], fault_free_outputs: list[list[int]]
 ) -> None:
     """Generations for clients that do not read end and free their sessions; memory is bounded."""
     orchestrator = fleet.orchestrators[0]
@@ -71,8 +71,8 @@ def test_who_does_not_read_holds_nobody_up(
     prompts = ["import os", "def main():"]
     with ExitStack() as stack:
         slow = [stack.enter_context(SlowReader(orchestrator, prompt)) for prompt in prompts]
-        calls = [unread_call(stack, orchestrator, case) for case in requests[:2]]
-        with Load([orchestrator], requests, undisturbed, once=True) as load:
+        calls = [call_with_unread_messages(stack, orchestrator, case) for case in requests[:2]]
+        with Load([orchestrator], requests, fault_free_outputs, once=True) as load:
             pass
         load.tally.assert_none_lost()
         until(lambda: not fleet.sessions("v1") + fleet.sessions("v2"), PATIENCE_S)
@@ -81,7 +81,7 @@ def test_who_does_not_read_holds_nobody_up(
             assert reader.tokens() == LONG
         for case, call in zip(requests[:2], calls, strict=True):
             said = [token for piece in call for token in piece.token_ids]
-            assert said == everything(by_grpc(orchestrator, _long(case), "autoregressive"))
+            assert said == all_tokens(stream_by_grpc(orchestrator, _long(case), "autoregressive"))
 
 
 class SlowReader:
@@ -116,7 +116,9 @@ class SlowReader:
         return int(next(usage for usage in usages if usage)["completion_tokens"])
 
 
-def unread_call(stack: ExitStack, orchestrator: Orchestrator, case: Case) -> Iterator[Any]:
+def call_with_unread_messages(
+    stack: ExitStack, orchestrator: Orchestrator, case: Case
+) -> Iterator[Any]:
     """The messages of a running call, of which only the first has been read."""
     channel = stack.enter_context(grpc.insecure_channel(orchestrator.address))
     said = _long(case).parameters("autoregressive", ignore_eos=True)
@@ -128,5 +130,5 @@ def _long(case: Case) -> Case:
     return Case(case.prompt, LONG, case.sampling)
 
 
-def everything(pieces: Pieces) -> list[int]:
+def all_tokens(pieces: Pieces) -> list[int]:
     return [token for piece in pieces for token in piece]

@@ -19,7 +19,7 @@ FULL = Path("/dev/full")
 prefer_passive_waiting()
 
 
-class Silent:
+class UnloggedServices:
     """An orchestrator and its verifier, neither of which can write its log."""
 
     def __init__(self, folder: Path) -> None:
@@ -32,11 +32,11 @@ class Silent:
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="/dev/full is Linux's")
-def test_nobody_needs_the_log(
-    tmp_path: Path, requests: list[Case], undisturbed: list[list[int]]
+def test_services_run_when_logs_cannot_be_written(
+    tmp_path: Path, requests: list[Case], fault_free_outputs: list[list[int]]
 ) -> None:
     """Both start, answer, survive the verifier's restart, and end with status 0."""
-    silent = Silent(tmp_path)
+    silent = UnloggedServices(tmp_path)
     both = (silent.verifier, silent.orchestrator)
     try:
         for process in both:
@@ -49,11 +49,11 @@ def test_nobody_needs_the_log(
             silent.verifier.kill()
             silent.verifier.start()
             said += [token for piece in pieces for token in piece]
-            assert said == undisturbed[0]
+            assert said == fault_free_outputs[0]
             silent.verifier.wait_until_ready()
         for process in reversed(both):
             process.send(signal.SIGTERM)
-            assert process.ended() == 0
+            assert process.wait_for_exit() == 0
     finally:
         for process in both:
             process.kill()

@@ -25,8 +25,8 @@ from tests.faults.open_sessions import (
     TARGET,
     add_drafter,
     becomes_ready,
+    can_propose,
     drafter_session,
-    proposes,
     replicas,
 )
 from tests.support.model_info import model_info
@@ -44,7 +44,7 @@ async def session_with(fake: fakes.FakeDrafter) -> AsyncIterator[tuple[DrafterSe
         yield session, known
 
 
-async def test_a_drafter_that_is_a_black_hole_costs_no_time() -> None:
+async def test_unanswering_drafter_costs_no_time() -> None:
     async with (
         fakes.black_hole() as address,
         replicas(address) as known,
@@ -53,31 +53,31 @@ async def test_a_drafter_that_is_a_black_hole_costs_no_time() -> None:
         began = time.monotonic()
         session.open(PROMPT)
         for _ in range(5):
-            assert not await proposes(session)
+            assert not await can_propose(session)
         await session.close()
         assert time.monotonic() - began < AT_ONCE_S
         (replica,) = known.by_preference()
         assert replica.sessions == 0
 
 
-async def test_a_drafter_that_hangs_is_left_alone_and_used_again_when_it_is_well() -> None:
+async def test_hanging_drafter_is_avoided_and_used_again_when_healthy() -> None:
     fake = fakes.FakeDrafter(None, fakes.wrong_chain, delay_s=3600)
     async with session_with(fake) as (session, known):
         session.open(PROMPT)
         while not fake.asked:
-            assert not await proposes(session)
+            assert not await can_propose(session)
             await asyncio.sleep(0.01)
         (replica,) = known.by_preference()
         assert replica.failures == 1 and replica.is_resting
         began = time.monotonic()
-        assert not await proposes(session)
+        assert not await can_propose(session)
         assert time.monotonic() - began < AT_ONCE_S and fake.asked == 1
         fake.delay_s = 0.0
         assert await becomes_ready(session)
         assert replica.failures == 0 and not replica.is_resting
 
 
-async def test_a_drafter_that_prefills_for_long_is_done_without_until_it_is_ready() -> None:
+async def test_rounds_go_on_without_a_drafter_that_is_still_prefilling() -> None:
     """No round waits for a drafter that prefills for long, and it is not given up."""
     fake = fakes.FakeDrafter(None, fakes.wrong_chain)
     fake.prefill_s = 2 * DRAFT_TIMEOUT_S
@@ -86,19 +86,19 @@ async def test_a_drafter_that_prefills_for_long_is_done_without_until_it_is_read
         began, longest = time.monotonic(), 0.0
         (replica,) = known
         await eventually(lambda: replica.is_connected)
-        assert not await proposes(session)  # this round waits once, as long as for an answer
+        assert not await can_propose(session)  # this round waits once, as long as for an answer
         while not session.is_ready:
             asked = time.monotonic()
-            assert not await proposes(session)
+            assert not await can_propose(session)
             longest = max(longest, time.monotonic() - asked)
             await asyncio.sleep(0.01)
         assert longest < AT_ONCE_S
         assert time.monotonic() - began > 1.5 * DRAFT_TIMEOUT_S
-        assert await proposes(session)
+        assert await can_propose(session)
         assert fake.opened == 1 and replica.failures == 0 and replica.sessions == 1
 
 
-async def test_a_session_that_a_drafter_has_freed_is_opened_again_at_once() -> None:
+async def test_session_freed_by_the_drafter_is_reopened_at_once() -> None:
     """A session freed for being idle is no failure of the drafter, for other requests either."""
     lost = iter([True])
 
@@ -116,7 +116,7 @@ async def test_a_session_that_a_drafter_has_freed_is_opened_again_at_once() -> N
         assert fake.opened == 2
 
 
-async def test_one_request_alone_tries_a_drafter_that_has_failed() -> None:
+async def test_failed_drafter_is_tried_by_one_request_at_a_time() -> None:
     fake = fakes.FakeDrafter(None, fakes.wrong_chain)
     async with (
         fakes.listening(add_drafter, fake) as address,
@@ -138,7 +138,7 @@ WRONG = [fakes.too_deep, fakes.wrong_length, fakes.too_many, fakes.cycle, fakes.
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.__name__)
-async def test_a_draft_that_is_none_that_was_asked_for_goes_no_further(
+async def test_invalid_draft_is_not_passed_on(
     wrong: fakes.Behavior,
 ) -> None:
     """A verifier would refuse an invalid draft or judge it elsewhere. The round has no draft."""
@@ -158,7 +158,7 @@ async def test_a_draft_that_is_none_that_was_asked_for_goes_no_further(
 
 
 @contextlib.asynccontextmanager
-async def session_of_a_vocabulary(
+async def session_with_vocabulary(
     size: int, behavior: fakes.Behavior
 ) -> AsyncIterator[tuple[DrafterSession, Replica]]:
     """A ready session on a drafter whose model's output layer has `size` tokens."""
@@ -171,7 +171,7 @@ async def session_of_a_vocabulary(
         yield session, replica
 
 
-async def test_tokens_that_the_draft_model_has_not_are_not_offered_to_it() -> None:
+async def test_offers_omit_tokens_that_the_draft_model_lacks() -> None:
     """The drafter would refuse them and be avoided: one request's phrases stopped all drafts."""
     offered: list[tuple[list[int], list[int]]] = []
 
@@ -180,19 +180,19 @@ async def test_tokens_that_the_draft_model_has_not_are_not_offered_to_it() -> No
         return fakes.draft(asked.committed_length, [5], [ROOT])
 
     offer = DraftTree((7, 100, 8, 9), (ROOT, ROOT, 1, 0), (0.5,) * 4, (TokenSource.PHRASE,) * 4)
-    async with session_of_a_vocabulary(100, noting) as (session, _):
+    async with session_with_vocabulary(100, noting) as (session, _):
         assert (await session.propose(PROMPT, None, BUDGET, offer)).tree.token_ids == (5,)
     assert offered == [([7, 9], [ROOT, 0])]
 
 
-async def test_tokens_that_only_the_draft_model_has_are_left_out_of_its_drafts() -> None:
+async def test_drafts_omit_tokens_that_only_the_draft_model_has() -> None:
     """Unused rows of the output layer may be drafted at high temperatures; that is no fault."""
     beyond = TARGET.vocabulary_size
 
     def padded(asked: drafter_pb2.ProposeDraft, _: random.Random) -> fakes.Reply:
         return fakes.draft(asked.committed_length, [5, beyond, 6, 7], [ROOT, ROOT, 1, 0])
 
-    async with session_of_a_vocabulary(beyond + 1, padded) as (session, replica):
+    async with session_with_vocabulary(beyond + 1, padded) as (session, replica):
         draft = await session.propose(PROMPT, None, BUDGET)
         assert (draft.tree.token_ids, draft.tree.parents) == ((5, 7), (ROOT, 0))
         assert replica.failures == 0

@@ -19,27 +19,27 @@ from tests.e2e.client import Case
 from tests.faults import fakes
 from tests.faults.fleet import Fleet
 from tests.faults.load import Load
-from tests.faults.open_sessions import PROMPT, add_verifier, replicas, terms
+from tests.faults.open_sessions import PROMPT, add_verifier, replicas, session_terms
 
 CROWD = 48
 
 
 @pytest.mark.parametrize("name", ["v1", "d1", "o1"])
-def test_who_is_told_to_stop_finishes_first(
-    fleet: Fleet, requests: list[Case], undisturbed: list[list[int]], name: str
+def test_orchestrator_finishes_running_requests_on_sigterm(
+    fleet: Fleet, requests: list[Case], fault_free_outputs: list[list[int]], name: str
 ) -> None:
     """Sixteen requests run through the first orchestrator, half of them over HTTP."""
     reopened = fleet.log("orchestrator").count("verifier session lost")
-    with Load(fleet.orchestrators[:1], requests, undisturbed, once=True) as load:
+    with Load(fleet.orchestrators[:1], requests, fault_free_outputs, once=True) as load:
         load.wait_until_under_way()
         fleet.processes[name].send(signal.SIGTERM)
     load.tally.assert_none_lost()
     assert load.tally.answered == len(requests) and not load.tally.asked_again
-    assert fleet.processes[name].ended() == 0
+    assert fleet.processes[name].wait_for_exit() == 0
     assert fleet.log("orchestrator").count("verifier session lost") == reopened
 
 
-class Stopping(verifier_pb2_grpc.VerifierServicer):
+class StoppingVerifier(verifier_pb2_grpc.VerifierServicer):
     """Answers as gRPC's core answers a call that arrives while a server stops."""
 
     async def Verify(self, messages: Any, context: Any) -> AsyncIterator[Any]:
@@ -47,22 +47,22 @@ class Stopping(verifier_pb2_grpc.VerifierServicer):
         yield
 
 
-async def test_who_comes_just_as_a_verifier_stops_goes_to_another() -> None:
+async def test_session_refused_by_a_stopping_verifier_goes_to_another() -> None:
     async with (
-        fakes.listening(add_verifier, Stopping()) as stops,
+        fakes.listening(add_verifier, StoppingVerifier()) as stops,
         fakes.listening(add_verifier, fakes.ScriptedVerifier()) as stays,
     ):
         for order in ((stops, stays), (stays, stops)):
             async with replicas(*order) as known:
-                session = VerifierSession(known, terms(), reopen_for_s=1)
+                session = VerifierSession(known, session_terms(), reopen_for_s=1)
                 assert (await session.open(PROMPT)).verdict.emitted_token_ids
                 await session.close()
         async with replicas(stops) as known:
             with pytest.raises(Unavailable, match=NOT_REACHED):
-                await VerifierSession(known, terms(), reopen_for_s=1).open(PROMPT)
+                await VerifierSession(known, session_terms(), reopen_for_s=1).open(PROMPT)
 
 
-async def test_a_crowd_at_two_verifiers_of_which_one_stops_is_served() -> None:
+async def test_sessions_opened_while_one_verifier_stops_are_served() -> None:
     """Sessions that are being opened when a verifier stops are served by the other."""
     server = RoleServer("any", OrchestratorSettings(listen="127.0.0.1:0", grace_period_s=60))
     add_verifier(fakes.ScriptedVerifier(), server.server)
@@ -74,7 +74,7 @@ async def test_a_crowd_at_two_verifiers_of_which_one_stops_is_served() -> None:
     ):
         for replica in known:  # a replica without a connection is chosen last
             await replica.channel.channel_ready()
-        sessions = [VerifierSession(known, terms(), reopen_for_s=60) for _ in range(CROWD)]
+        sessions = [VerifierSession(known, session_terms(), reopen_for_s=60) for _ in range(CROWD)]
         opening = [asyncio.create_task(session.open(PROMPT)) for session in sessions]
         await asyncio.sleep(0)  # now the calls have been sent
         draining = asyncio.create_task(server.drain())

@@ -21,30 +21,30 @@ from tests.faults.open_sessions import (
     add_drafter,
     becomes_ready,
     replicas,
-    terms,
+    session_terms,
 )
 from tests.support.model_info import model_info
 
 BUDGET = DraftBudget(max_nodes=4, max_depth=4)
 
 
-def counted() -> dict[str, float]:
+def fallback_counts() -> dict[str, float]:
     name = "draftloop_fallback_rounds_total"
     reasons = ("no_session", "opening", "no_answer", "invalid_input", "context", "refused")
     return {each: REGISTRY.get_sample_value(name, {"reason": each}) or 0.0 for each in reasons}
 
 
-async def falls_back(session: DrafterSession, committed: Sequence[int] = PROMPT) -> str:
+async def fallback_reason(session: DrafterSession, committed: Sequence[int] = PROMPT) -> str:
     """The reason under which one failed round was counted."""
-    before = counted()
+    before = fallback_counts()
     with pytest.raises(Unavailable):
         await session.propose(committed, None, BUDGET)
-    [reason] = [name for name, count in counted().items() if count != before[name]]
+    [reason] = [name for name, count in fallback_counts().items() if count != before[name]]
     return reason
 
 
 @pytest.mark.parametrize("reason", ["no_answer", "invalid_input"])
-async def test_a_drafter_that_hangs_or_answers_nonsense(reason: str) -> None:
+async def test_hanging_and_invalid_drafters_are_counted(reason: str) -> None:
     def nonsense(asked: drafter_pb2.ProposeDraft, _: object) -> fakes.Reply:
         return fakes.draft(asked.committed_length, [1, 2], [5, 9])
 
@@ -52,12 +52,12 @@ async def test_a_drafter_that_hangs_or_answers_nonsense(reason: str) -> None:
     limit = 0.3 if hangs else 30.0
     fake = fakes.FakeDrafter(None, nonsense, delay_s=3600 if hangs else 0)
     async with fakes.listening(add_drafter, fake) as address, replicas(address) as known:
-        session = DrafterSession(known, terms(answer_timeout_s=limit), target=TARGET)
-        assert await falls_back(session) == "no_session"
-        while (found := await falls_back(session)) == "opening":
+        session = DrafterSession(known, session_terms(answer_timeout_s=limit), target=TARGET)
+        assert await fallback_reason(session) == "no_session"
+        while (found := await fallback_reason(session)) == "opening":
             await asyncio.sleep(0.01)
         assert found == reason
-        assert await falls_back(session) == "no_session"
+        assert await fallback_reason(session) == "no_session"
         await session.close()
 
 
@@ -66,7 +66,7 @@ def one_node(asked: drafter_pb2.ProposeDraft, _: object) -> fakes.Reply:
 
 
 @contextlib.asynccontextmanager
-async def short_context(
+async def short_context_drafter(
     fake: fakes.FakeDrafter,
 ) -> AsyncIterator[tuple[Replicas, Replica]]:
     """A drafter whose model reads texts of up to five tokens."""
@@ -77,38 +77,38 @@ async def short_context(
         yield known, replica
 
 
-async def test_a_text_longer_than_the_draft_model_reads_blames_nobody() -> None:
+async def test_text_beyond_the_draft_models_context_does_not_blame_the_drafter() -> None:
     """Draft models often have shorter contexts. Their drafters are not avoided for that."""
     fake = fakes.FakeDrafter(None, one_node)
-    async with short_context(fake) as (known, replica):
-        session = DrafterSession(known, terms(), target=TARGET)
-        long = DrafterSession(known, terms(), target=TARGET)
+    async with short_context_drafter(fake) as (known, replica):
+        session = DrafterSession(known, session_terms(), target=TARGET)
+        long = DrafterSession(known, session_terms(), target=TARGET)
         assert await becomes_ready(session)
         asked = fake.asked
-        assert await falls_back(session, range(6)) == "context"
+        assert await fallback_reason(session, range(6)) == "context"
         long.open(range(6))
         assert not long.is_requested
-        assert await falls_back(long, range(6)) == "context"
+        assert await fallback_reason(long, range(6)) == "context"
         assert fake.asked == asked and not replica.is_resting and not replica.sessions
-        other = DrafterSession(known, terms(), target=TARGET)
+        other = DrafterSession(known, session_terms(), target=TARGET)
         assert await becomes_ready(other)
         for each in (session, long, other):
             await each.close()
 
 
-async def test_a_text_that_outgrows_the_draft_model_opens_no_session_any_more() -> None:
+async def test_no_session_is_opened_for_text_beyond_the_draft_models_context() -> None:
     fake = fakes.FakeDrafter(None, one_node)
-    async with short_context(fake) as (known, replica):
-        session = DrafterSession(known, terms(), target=TARGET)
+    async with short_context_drafter(fake) as (known, replica):
+        session = DrafterSession(known, session_terms(), target=TARGET)
         session.open(range(5))  # the opening task has not started
         assert session.is_requested
-        assert await falls_back(session, range(6)) == "context"
+        assert await fallback_reason(session, range(6)) == "context"
         await asyncio.sleep(0.1)
         assert not session.is_requested and not replica.sessions and not replica.is_resting
         await session.close()
 
 
-async def test_a_request_that_a_drafter_refuses_is_not_asked_again_and_blames_nobody() -> None:
+async def test_request_refused_by_a_drafter_is_not_retried_and_blames_no_drafter() -> None:
     """A drafter may refuse a request, as for a bias on a token that the draft model lacks."""
 
     def refuse(asked: drafter_pb2.ProposeDraft, _: object) -> fakes.Reply:
@@ -117,11 +117,11 @@ async def test_a_request_that_a_drafter_refuses_is_not_asked_again_and_blames_no
     fake = fakes.FakeDrafter(None, refuse)
     async with fakes.listening(add_drafter, fake) as address, replicas(address) as known:
         (replica,) = known
-        session = DrafterSession(known, terms(), target=TARGET)
+        session = DrafterSession(known, session_terms(), target=TARGET)
         session.open(PROMPT)
-        while (found := await falls_back(session)) == "opening":
+        while (found := await fallback_reason(session)) == "opening":
             await asyncio.sleep(0.01)
         assert found == "invalid_input"
-        assert await falls_back(session) == "refused"
+        assert await fallback_reason(session) == "refused"
         assert fake.asked == 1 and not replica.is_resting and not replica.sessions
         await session.close()

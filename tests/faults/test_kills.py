@@ -13,7 +13,7 @@ from protos import generation_pb2 as pb
 from protos import generation_pb2_grpc
 from tests.e2e.client import Case, RetryInfo
 from tests.faults.fleet import Fleet
-from tests.faults.load import Load, by_grpc, by_http
+from tests.faults.load import Load, stream_by_grpc, stream_by_http
 from tests.faults.soak import soak
 from tests.support.rich_errors import detail
 from tests.support.waiting import until
@@ -23,19 +23,19 @@ SEED = 4
 PATIENCE_S = 180.0
 
 
-def test_no_request_is_lost_and_no_token_differs(
-    fleet: Fleet, requests: list[Case], undisturbed: list[list[int]]
+def test_kills_and_freezes_lose_no_request_and_change_no_token(
+    fleet: Fleet, requests: list[Case], fault_free_outputs: list[list[int]]
 ) -> None:
     """A short form of the soak of `make test-faults`."""
-    with Load(fleet.orchestrators, requests, undisturbed) as load:
+    with Load(fleet.orchestrators, requests, fault_free_outputs) as load:
         load.wait_until_under_way()
         done = soak(fleet, KILLS, random.Random(SEED))
     load.tally.assert_none_lost()
     assert done.total() >= KILLS
 
 
-def test_without_a_verifier_both_doors_say_so_at_once(
-    fleet: Fleet, requests: list[Case], undisturbed: list[list[int]]
+def test_missing_verifier_is_reported_at_once_by_grpc_and_http(
+    fleet: Fleet, requests: list[Case], fault_free_outputs: list[list[int]]
 ) -> None:
     """gRPC and HTTP answer with a retry hint; once a verifier is back, all is as before."""
     for name in ("v1", "v2"):
@@ -52,15 +52,15 @@ def test_without_a_verifier_both_doors_say_so_at_once(
     answer = httpx.post(f"{url}/v1/completions", json={"prompt": "x"}, timeout=PATIENCE_S)
     assert answer.status_code == 503 and int(answer.headers["Retry-After"]) > 0
     until(lambda: httpx.get(f"{url}/ready").status_code == 503, PATIENCE_S)
-    fleet.whole()
+    fleet.wait_until_complete()
     until(lambda: httpx.get(f"{url}/ready").status_code == 200, PATIENCE_S)
-    for door in (by_grpc, by_http):
+    for door in (stream_by_grpc, stream_by_http):
         said = [token for piece in door(orchestrator, requests[0], "fused") for token in piece]
-        assert said == undisturbed[0]
+        assert said == fault_free_outputs[0]
 
 
 @pytest.fixture(scope="module")
-def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+def impatient_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """A fleet whose orchestrator gives up a verifier after three seconds."""
     flags = {"orchestrator": ["--verify-timeout-s", "3", "--draft-timeout-s", "0.3"]}
     with Fleet(tmp_path_factory.mktemp("hasty"), orchestrators=1, flags=flags) as fleet:
@@ -68,14 +68,14 @@ def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 
 @pytest.mark.faults
-def test_who_stands_still_is_given_up_and_taken_back(
-    hasty: Fleet, requests: list[Case], undisturbed: list[list[int]]
+def test_frozen_replicas_are_given_up_and_used_again(
+    impatient_fleet: Fleet, requests: list[Case], fault_free_outputs: list[list[int]]
 ) -> None:
     """A drafter and a verifier are frozen for longer than anything waits for them."""
-    with Load(hasty.orchestrators, requests, undisturbed) as load:
+    with Load(impatient_fleet.orchestrators, requests, fault_free_outputs) as load:
         load.wait_until_under_way()
-        hasty.freeze("d1", 10)
-        hasty.freeze("v1", 10)
+        impatient_fleet.freeze("d1", 10)
+        impatient_fleet.freeze("v1", 10)
     load.tally.assert_none_lost()
-    assert "verifier session lost" in hasty.log("orchestrator")
-    hasty.wait_until_free()
+    assert "verifier session lost" in impatient_fleet.log("orchestrator")
+    impatient_fleet.wait_until_free()

@@ -56,7 +56,9 @@ def channels(shared_fleet: Fleet) -> Iterator[dict[str, grpc.Channel]]:
         channel.close()
 
 
-def call(channel: grpc.Channel, method: Any, data: bytes, seconds: float) -> grpc.RpcError | None:
+def send_bytes(
+    channel: grpc.Channel, method: Any, data: bytes, seconds: float
+) -> grpc.RpcError | None:
     """Sends these bytes as the message; returns the error, if any."""
     path = f"/{method.containing_service.full_name}/{method.name}"
     try:
@@ -74,10 +76,10 @@ def call(channel: grpc.Channel, method: Any, data: bytes, seconds: float) -> grp
 
 
 @EVERY
-def test_what_is_no_message_is_the_senders_mistake(
+def test_malformed_message_is_refused_as_the_senders_error(
     fleet: Fleet, channels: dict[str, grpc.Channel], name: str, method: Any
 ) -> None:
-    error = call(channels[name], method, TRUNCATED, CALL_S)
+    error = send_bytes(channels[name], method, TRUNCATED, CALL_S)
     assert error is not None
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT, error
     assert detail(error, BadRequest).field_violations[0].field == "request"
@@ -85,7 +87,7 @@ def test_what_is_no_message_is_the_senders_mistake(
 
 
 @EVERY
-def test_any_bytes_have_a_foreseen_answer(
+def test_random_bytes_cause_no_unexpected_error(
     fleet: Fleet, channels: dict[str, grpc.Channel], name: str, method: Any, requests: list[Case]
 ) -> None:
     """Random bytes, and a valid request with some bytes changed, cause no unexpected error."""
@@ -99,7 +101,7 @@ def test_any_bytes_have_a_foreseen_answer(
     @given(st.binary(max_size=40), st.integers(0, max(len(right_bytes) - 1, 0)))
     def some(data: bytes, at: int) -> None:
         for said in (data, right_bytes[:at] + data[:3] + right_bytes[at + 3 :]):
-            error = call(channels[name], method, said, MUTATED_S)
+            error = send_bytes(channels[name], method, said, MUTATED_S)
             assert error is None or error.code() in FORESEEN, (said, error)
 
     some()
@@ -114,7 +116,7 @@ RAW = [b"", b"\x00" * 100, b"GET", b"GET / HTTP/9.9\r\n\r\n", b"PRI * HTTP/2.0\r
        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{"]  # fmt: skip
 
 
-def test_what_is_no_http_is_answered_or_cut(fleet: Fleet) -> None:
+def test_malformed_http_is_answered_or_disconnected(fleet: Fleet) -> None:
     """Never with a 5xx; a request that stops midway holds nothing while it waits for the rest."""
     orchestrator = fleet.orchestrators[0]
     host, _, port = orchestrator.http_address.rpartition(":")
@@ -139,7 +141,7 @@ def test_what_is_no_http_is_answered_or_cut(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/tokenize"])
-def test_any_body_is_a_request_or_a_mistake(fleet: Fleet, path: str) -> None:
+def test_random_http_bodies_cause_no_server_error(fleet: Fleet, path: str) -> None:
     """`tests/e2e/test_http_fuzz.py` sends bodies that are closer to valid ones."""
     url = f"http://{fleet.orchestrators[0].http_address}{path}"
     kinds = itertools.cycle(("application/json", "text/plain", "application/json; charset=x"))

@@ -17,7 +17,7 @@ GONE_S = 20.0
 
 
 @pytest.fixture(scope="module")
-def split(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+def split_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """A fleet whose verifiers are split over two processes each."""
     flags = {"verifier": ["--tensor-parallel-size", "2"]}
     with Fleet(tmp_path_factory.mktemp("split"), orchestrators=1, flags=flags) as fleet:
@@ -30,28 +30,28 @@ def follower(fleet: Fleet, name: str) -> psutil.Process:
     return process
 
 
-def test_a_rank_takes_its_service_along_but_no_request(
-    split: Fleet, requests: list[Case], undisturbed: list[list[int]]
+def test_killed_rank_ends_its_service_but_no_request(
+    split_fleet: Fleet, requests: list[Case], fault_free_outputs: list[list[int]]
 ) -> None:
-    with Load(split.orchestrators, requests, undisturbed) as load:
+    with Load(split_fleet.orchestrators, requests, fault_free_outputs) as load:
         load.wait_until_under_way()
-        follower(split, "v1").kill()
-        assert split.processes["v1"].ended(GONE_S) == 1
-        split.whole()
+        follower(split_fleet, "v1").kill()
+        assert split_fleet.processes["v1"].wait_for_exit(GONE_S) == 1
+        split_fleet.wait_until_complete()
     load.tally.assert_none_lost()
 
 
-def test_a_leader_that_is_killed_leaves_nobody_behind(split: Fleet) -> None:
-    left = follower(split, "v1")
-    split.processes["v1"].kill()
+def test_killed_leader_leaves_no_rank_running(split_fleet: Fleet) -> None:
+    left = follower(split_fleet, "v1")
+    split_fleet.processes["v1"].kill()
     until(lambda: not left.is_running(), GONE_S)
-    split.whole()
+    split_fleet.wait_until_complete()
 
 
-def test_told_to_end_it_ends_well_with_all_its_ranks(split: Fleet) -> None:
+def test_sigterm_ends_all_ranks_with_status_0(split_fleet: Fleet) -> None:
     """SIGTERM to all processes, as service managers send it, ends the service with status 0."""
-    left = follower(split, "v2")
+    left = follower(split_fleet, "v2")
     left.send_signal(signal.SIGTERM)
-    split.processes["v2"].send(signal.SIGTERM)
-    assert split.processes["v2"].ended(GONE_S) == 0
+    split_fleet.processes["v2"].send(signal.SIGTERM)
+    assert split_fleet.processes["v2"].wait_for_exit(GONE_S) == 0
     assert not left.is_running()

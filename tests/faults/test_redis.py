@@ -21,7 +21,7 @@ MOST_GROWTH_BYTES = 128 << 20
 
 
 @dataclass(frozen=True)
-class Phrases:
+class RedisFleet:
     """A fleet, its Redis and the proxy between them."""
 
     fleet: Fleet
@@ -40,16 +40,16 @@ class Phrases:
 
 
 @pytest.fixture(scope="module")
-def phrases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Phrases]:
+def phrases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisFleet]:
     folder = tmp_path_factory.mktemp("phrases")
     with RedisServer(folder) as server, TcpProxy(f"127.0.0.1:{server.port}") as wire:
         url = ["--phrases-url", f"redis://{wire.address}"]
         flags = {"orchestrator": url, "drafter": url}
         with Fleet(folder, orchestrators=1, flags=flags) as fleet:
-            yield Phrases(fleet, server, wire)
+            yield RedisFleet(fleet, server, wire)
 
 
-Act = Callable[[Phrases], None]
+Act = Callable[[RedisFleet], None]
 FAULTS: dict[str, tuple[Act, Act]] = {
     "killed": (lambda it: it.server.kill(), lambda it: it.server.start()),
     "frozen": (lambda it: it.server.freeze(), lambda it: it.server.thaw()),
@@ -60,20 +60,20 @@ FAULTS: dict[str, tuple[Act, Act]] = {
 
 @pytest.mark.faults
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_same_tokens(
-    phrases: Phrases, requests: list[Case], undisturbed: list[list[int]], fault: str
+def test_redis_faults_change_no_token(
+    phrases: RedisFleet, requests: list[Case], fault_free_outputs: list[list[int]], fault: str
 ) -> None:
     """The same tokens during and after the fault; memory does not grow with unsent phrases."""
     fleet, (begins, ends) = phrases.fleet, FAULTS[fault]
-    with Load(fleet.orchestrators, requests, undisturbed) as load:
+    with Load(fleet.orchestrators, requests, fault_free_outputs) as load:
         load.wait_until_under_way()
         before = fleet.memory()
         begins(phrases)
         try:
-            more_answers(load)
+            wait_for_more_answers(load)
         finally:
             ends(phrases)
-        more_answers(load)
+        wait_for_more_answers(load)
     load.tally.assert_none_lost()
     fleet.wait_until_free()
     growth = {name: size - before[name] for name, size in fleet.memory().items()}
@@ -81,7 +81,7 @@ def test_the_same_tokens(
     assert '"level": "error"' not in fleet.log("orchestrator")
 
 
-def more_answers(load: Load) -> None:
+def wait_for_more_answers(load: Load) -> None:
     """Returns after two answers per client; half of those requests began after this call."""
     enough = load.tally.answered + 32
     until(lambda: load.tally.answered >= enough, PATIENCE_S)

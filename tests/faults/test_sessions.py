@@ -36,7 +36,7 @@ from tests.faults.open_sessions import (
     TARGET,
     add_verifier,
     replicas,
-    terms,
+    session_terms,
 )
 from tests.support.model_info import model_info
 from tests.support.waiting import eventually
@@ -73,7 +73,7 @@ class Forgetful(fakes.ScriptedVerifier):
         raise SessionLost("forgotten")
 
 
-class Short(fakes.ScriptedVerifier):
+class ShortContext(fakes.ScriptedVerifier):
     """Refuses to verify at a full context, as a real verifier does."""
 
     def __init__(self, context_length: int) -> None:
@@ -109,7 +109,7 @@ class Incapable(fakes.ScriptedVerifier):
             yield answer
 
 
-async def test_a_text_that_no_verifier_can_run_is_not_asked_for_again_and_again() -> None:
+async def test_text_that_no_verifier_can_run_is_not_retried_endlessly() -> None:
     """Each attempt would be a forward pass that fails for all sessions in it."""
     poor, worse = Incapable(len(PROMPT)), Incapable(len(PROMPT))
     async with (
@@ -117,23 +117,23 @@ async def test_a_text_that_no_verifier_can_run_is_not_asked_for_again_and_again(
         fakes.listening(add_verifier, worse) as second,
         replicas(first, second) as known,
     ):
-        session = VerifierSession(known, terms(), reopen_for_s=60)
+        session = VerifierSession(known, session_terms(), reopen_for_s=60)
         await session.open(PROMPT)
         with pytest.raises(Unavailable, match="internal error"):
             await session.verify((*PROMPT, 1), EMPTY_TREE)
         assert poor.failures == worse.failures == MAX_FAILURES
         poor.most = worse.most = 2 * len(PROMPT)
-        session = VerifierSession(known, terms(), reopen_for_s=60)
+        session = VerifierSession(known, session_terms(), reopen_for_s=60)
         await session.open(PROMPT)
         assert (await session.verify((*PROMPT, 1), EMPTY_TREE)).verdict.emitted_token_ids
         await session.close()
 
 
-async def test_who_shared_a_forward_that_failed_goes_on() -> None:
+async def test_session_that_shared_a_failed_forward_goes_on() -> None:
     """The forward pass fails for all sessions in it, at the same time, on the only replica."""
     fake = Incapable(len(PROMPT))
     async with fakes.listening(add_verifier, fake) as address, replicas(address) as known:
-        sessions = [VerifierSession(known, terms(), reopen_for_s=60) for _ in range(3)]
+        sessions = [VerifierSession(known, session_terms(), reopen_for_s=60) for _ in range(3)]
         for session in sessions:
             await session.open(PROMPT)
         going_on = [
@@ -146,14 +146,14 @@ async def test_who_shared_a_forward_that_failed_goes_on() -> None:
             await session.close()
 
 
-async def test_a_session_that_is_reopened_has_another_name() -> None:
+async def test_reopened_session_has_a_new_id() -> None:
     forgetful = Forgetful()
     async with (
         fakes.listening(add_verifier, forgetful) as address,
         replicas(address) as known,
     ):
         for _ in range(2):
-            session = VerifierSession(known, terms(), reopen_for_s=1)
+            session = VerifierSession(known, session_terms(), reopen_for_s=1)
             await session.open(PROMPT)
             await session.verify((*PROMPT, 1), EMPTY_TREE)
             await session.close()
@@ -164,7 +164,7 @@ async def test_a_session_that_is_reopened_has_another_name() -> None:
 @pytest.mark.parametrize(
     "changed", [{"model_fingerprint": "cc"}, {"dtype": "bfloat16"}, {"quantization": "int8"}]
 )
-async def test_a_replica_with_another_model_is_passed_over(changed: dict[str, str]) -> None:
+async def test_replica_with_another_model_is_skipped(changed: dict[str, str]) -> None:
     """Another format counts as another model: such a replica used to resume the text."""
     async with (
         fakes.listening(add_verifier, OtherModel(model_info(**changed))) as other,
@@ -172,15 +172,15 @@ async def test_a_replica_with_another_model_is_passed_over(changed: dict[str, st
     ):
         async with replicas(other, right) as known:
             for _ in range(6):
-                session = VerifierSession(known, terms(), reopen_for_s=1)
+                session = VerifierSession(known, session_terms(), reopen_for_s=1)
                 assert (await session.open(PROMPT)).verdict.emitted_token_ids
                 await session.close()
         async with replicas(other) as known:
             with pytest.raises(Mismatch):
-                await VerifierSession(known, terms(), reopen_for_s=1).open(PROMPT)
+                await VerifierSession(known, session_terms(), reopen_for_s=1).open(PROMPT)
 
 
-class Full(verifier_pb2_grpc.VerifierServicer):
+class FullVerifier(verifier_pb2_grpc.VerifierServicer):
     """A verifier without a free slot."""
 
     def __init__(self, retry_after_s: float) -> None:
@@ -193,7 +193,7 @@ class Full(verifier_pb2_grpc.VerifierServicer):
 
 
 @pytest.mark.parametrize("hints", [(7.0,), (9.0, 7.0), (7.0, 9.0)])
-async def test_with_one_full_and_another_dead_a_client_is_told_to_come_again(
+async def test_full_and_dead_verifiers_give_a_retry_hint(
     hints: tuple[float, ...],
 ) -> None:
     """The last replica's error used to be returned, and the retry hint was lost."""
@@ -201,18 +201,18 @@ async def test_with_one_full_and_another_dead_a_client_is_told_to_come_again(
         async with fakes.listening(add_verifier, fakes.ScriptedVerifier()) as dead:
             pass
         addresses = [
-            await life.enter_async_context(fakes.listening(add_verifier, Full(hint)))
+            await life.enter_async_context(fakes.listening(add_verifier, FullVerifier(hint)))
             for hint in hints
         ]
         for order in ([*addresses, dead], [dead, *addresses]):
             async with replicas(*order) as known:
                 with pytest.raises(Overloaded, match="sessions: all are held") as caught:
-                    await VerifierSession(known, terms(), reopen_for_s=1).open(PROMPT)
+                    await VerifierSession(known, session_terms(), reopen_for_s=1).open(PROMPT)
                 assert caught.value.retry_after_s == 7.0
                 assert all(replica.failures for replica in known)  # each was asked
 
 
-async def test_who_joined_meanwhile_is_tried_and_who_left_is_none() -> None:
+async def test_replicas_that_joined_are_tried_and_those_that_left_are_not() -> None:
     """The replicas known when the first was asked may have changed by the time that it fails."""
     fake = fakes.ScriptedVerifier()
     async with (
@@ -225,7 +225,7 @@ async def test_who_joined_meanwhile_is_tried_and_who_left_is_none() -> None:
         everybody = await life.enter_async_context(replicas(dying, leaving, joining))
         first, second, third = everybody
         known = Replicas([first])
-        session = VerifierSession(known, terms(), reopen_for_s=1)
+        session = VerifierSession(known, session_terms(), reopen_for_s=1)
         opening = asyncio.create_task(session.open(PROMPT))
         await asyncio.sleep(AT_ONCE_S)
         known.join(second)
@@ -236,7 +236,7 @@ async def test_who_joined_meanwhile_is_tried_and_who_left_is_none() -> None:
         await session.close()
 
 
-async def test_a_replica_without_room_for_the_text_is_passed_over() -> None:
+async def test_replica_with_too_short_a_context_is_skipped() -> None:
     fake = fakes.ScriptedVerifier()
     async with (
         fakes.listening(add_verifier, fakes.ScriptedVerifier()) as small,
@@ -246,15 +246,15 @@ async def test_a_replica_without_room_for_the_text_is_passed_over() -> None:
         for replica, length in zip(known, (len(PROMPT), 64), strict=True):
             replica.model = model_info(context_length=length)
         for _ in range(4):
-            session = VerifierSession(known, terms(), reopen_for_s=1)
+            session = VerifierSession(known, session_terms(), reopen_for_s=1)
             await session.open(PROMPT)
             await session.close()
         assert len(fake.times_given) == 4
 
 
-async def test_a_text_that_outgrows_its_replica_goes_on_at_another_one() -> None:
+async def test_text_that_outgrows_its_replica_continues_on_another() -> None:
     """A full context used to be refused as the client's mistake, despite the promised room."""
-    full, short = (*PROMPT, len(PROMPT)), Short(len(PROMPT) + 1)
+    full, short = (*PROMPT, len(PROMPT)), ShortContext(len(PROMPT) + 1)
     async with (
         fakes.listening(add_verifier, short) as first,
         fakes.listening(add_verifier, fakes.ScriptedVerifier()) as second,
@@ -263,12 +263,12 @@ async def test_a_text_that_outgrows_its_replica_goes_on_at_another_one() -> None
         small, large = everybody
         small.model, large.model = model_info(context_length=short.context_length), TARGET
         known = Replicas([small])
-        session = VerifierSession(known, terms(), reopen_for_s=AT_ONCE_S)
+        session = VerifierSession(known, session_terms(), reopen_for_s=AT_ONCE_S)
         assert (await session.open(PROMPT)).verdict.emitted_token_ids == full[-1:]
         assert session.context_length == len(full)
         with pytest.raises(Unavailable):
             await session.verify(full, EMPTY_TREE)
-        session = VerifierSession(known, terms(), reopen_for_s=2)
+        session = VerifierSession(known, session_terms(), reopen_for_s=2)
         await session.open(PROMPT)
         known.join(large)
         answer = await session.verify(full, EMPTY_TREE)
@@ -282,14 +282,14 @@ async def test_a_text_that_outgrows_its_replica_goes_on_at_another_one() -> None
     [(fakes.ScriptedVerifier(vocabulary_size=100), 100), (fakes.ScriptedVerifier(accepted=[7]), 1)],
     ids=["draft", "verdict"],
 )
-async def test_what_is_none_costs_a_session_and_no_request(
+async def test_invalid_draft_or_verdict_costs_a_session_but_no_request(
     fake: fakes.ScriptedVerifier, token: int
 ) -> None:
     """An invalid draft, whatever its source, or verdict is not the client's mistake."""
     async with fakes.listening(add_verifier, fake) as address, replicas(address) as known:
         for replica in known:
             replica.model = TARGET
-        session = VerifierSession(known, terms(), reopen_for_s=2)
+        session = VerifierSession(known, session_terms(), reopen_for_s=2)
         first = await session.open(PROMPT)
         committed = [*PROMPT, *first.verdict.emitted_token_ids]
         draft = DraftTree((token,), (ROOT,), (0.5,), (TokenSource.PHRASE,))
@@ -298,17 +298,17 @@ async def test_what_is_none_costs_a_session_and_no_request(
         await session.close()
 
 
-async def test_a_deadline_holds_while_nobody_is_there() -> None:
-    session = VerifierSession(Replicas(), terms(0.3), reopen_for_s=30)
+async def test_deadline_holds_without_any_replica() -> None:
+    session = VerifierSession(Replicas(), session_terms(0.3), reopen_for_s=30)
     began = time.monotonic()
     with pytest.raises(DeadlineExceeded):
         await session.verify(PROMPT, EMPTY_TREE)
     assert time.monotonic() - began < 15.0
 
 
-def test_an_offer_is_no_larger_than_a_drafter_takes() -> None:
+def test_offer_is_cut_to_the_drafters_maximum() -> None:
     known = Replicas()
-    session = DrafterSession(known, terms(), target=TARGET)
+    session = DrafterSession(known, session_terms(), target=TARGET)
     replica = Replica("", None, model_info(max_draft_nodes=3))
     known.join(replica)
     offer = DraftTree.chain([1, 2, 3, 4, 5], TokenSource.PHRASE)
@@ -316,11 +316,11 @@ def test_an_offer_is_no_larger_than_a_drafter_takes() -> None:
     assert session._trim_offer(EMPTY_TREE) == EMPTY_TREE
 
 
-async def test_a_deadline_is_passed_on() -> None:
+async def test_deadline_is_passed_on() -> None:
     fake = fakes.ScriptedVerifier()
     async with fakes.listening(add_verifier, fake) as address, replicas(address) as known:
         for seconds in (None, 30.0):
-            session = VerifierSession(known, terms(seconds), reopen_for_s=1)
+            session = VerifierSession(known, session_terms(seconds), reopen_for_s=1)
             await session.open(PROMPT)
             await session.close()
     without, with_deadline = fake.times_given
@@ -328,11 +328,11 @@ async def test_a_deadline_is_passed_on() -> None:
     assert with_deadline is not None and 25 < with_deadline < 31  # gRPC rounds it up a little
 
 
-async def test_a_deadline_ends_a_round_and_frees_the_session() -> None:
+async def test_deadline_ends_a_round_and_frees_the_session() -> None:
     """No other replica is asked, and none is counted as failing."""
     fake = fakes.ScriptedVerifier(hangs_at=len(PROMPT) + 1)
     async with fakes.listening(add_verifier, fake) as address, replicas(address) as known:
-        session = VerifierSession(known, terms(0.5), reopen_for_s=10)
+        session = VerifierSession(known, session_terms(0.5), reopen_for_s=10)
         first = await session.open(PROMPT)
         began = time.monotonic()
         with pytest.raises(DeadlineExceeded):
@@ -345,12 +345,14 @@ async def test_a_deadline_ends_a_round_and_frees_the_session() -> None:
         assert replica.failures == 0 and replica.sessions == 0
 
 
-async def test_a_busy_verifier_is_waited_for_and_a_stuck_one_is_not() -> None:
+async def test_busy_verifier_is_waited_for_and_a_stuck_one_is_not() -> None:
     """A busy verifier reports new forward passes, such as for other prompts ahead in its queue."""
     fake = fakes.ScriptedVerifier(hangs_at=0)
     async with fakes.listening(add_verifier, fake) as address, replicas(address) as known:
         (replica,) = known
-        session = VerifierSession(known, terms(answer_timeout_s=DRAFT_TIMEOUT_S), reopen_for_s=1)
+        session = VerifierSession(
+            known, session_terms(answer_timeout_s=DRAFT_TIMEOUT_S), reopen_for_s=1
+        )
         opening = asyncio.create_task(session.open(PROMPT))
         for forwards in range(1, 13):
             replica.report(ServiceLoad(forwards=forwards))
@@ -364,21 +366,21 @@ async def test_a_busy_verifier_is_waited_for_and_a_stuck_one_is_not() -> None:
         assert replica.failures == 1
 
 
-async def test_after_the_deadline_nothing_is_opened() -> None:
+async def test_no_session_is_opened_after_the_deadline() -> None:
     fake = fakes.ScriptedVerifier()
     async with fakes.listening(add_verifier, fake) as address, replicas(address) as known:
-        session = VerifierSession(known, terms(-1.0), reopen_for_s=10)
+        session = VerifierSession(known, session_terms(-1.0), reopen_for_s=10)
         with pytest.raises(DeadlineExceeded):
             await session.open(PROMPT)
         assert not fake.times_given
 
 
-async def test_clients_are_not_told_where_a_verifier_was() -> None:
+async def test_client_errors_do_not_reveal_verifier_addresses() -> None:
     """gRPC's core names addresses in the error of a broken connection."""
     async with AsyncExitStack() as running:
         async with fakes.listening(add_verifier, fakes.ScriptedVerifier()) as address:
             known = await running.enter_async_context(replicas(address))
-        session = VerifierSession(known, terms(), reopen_for_s=1)
+        session = VerifierSession(known, session_terms(), reopen_for_s=1)
         with capture_logs() as lines, pytest.raises(Unavailable) as told:
             await session.open(PROMPT)
         assert str(told.value) == "verifier: none can be reached"

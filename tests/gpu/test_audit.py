@@ -43,7 +43,7 @@ def model() -> LanguageModel:
     return LanguageModel(ModelOptions(folder=folder, dtype="bfloat16", device=DEVICE))
 
 
-def gaps(model: LanguageModel, case: Case, said: Sequence[int]) -> list[float]:
+def logit_gaps(model: LanguageModel, case: Case, said: Sequence[int]) -> list[float]:
     """By how much each emitted token's perturbed logit is below the greatest one."""
     sampling = SamplingParameters(**case.sampling)
     text = [*case.prompt, *said]
@@ -61,17 +61,17 @@ def gaps(model: LanguageModel, case: Case, said: Sequence[int]) -> list[float]:
     return [float(gap) for gap in apart.tolist()]
 
 
-def differing(left: Sequence[Sequence[int]], right: Sequence[Sequence[int]]) -> str:
+def count_differing(left: Sequence[Sequence[int]], right: Sequence[Sequence[int]]) -> str:
     """How many texts differ."""
     return f"{sum(a != b for a, b in zip(left, right, strict=True))} of {len(left)} texts differ"
 
 
-def test_every_token_is_the_models_within_the_gap(
+def test_every_token_is_the_targets_choice_within_the_gap(
     served: Served, model: LanguageModel, cases: list[Case], tell: Tell
 ) -> None:
     plain = served.client.tokens(cases, "autoregressive")
     control = served.client.tokens(cases, "autoregressive", concurrency=8)
-    tell(f"plain at 1 and at 8 on {DEVICE}: {differing(plain, control)}")
+    tell(f"plain at 1 and at 8 on {DEVICE}: {count_differing(plain, control)}")
     runs = {"plain x1": plain, "plain x8": control}
     for strategy, many in AUDITED:
         said = served.client.tokens(cases, strategy, many, max_draft_tokens=DRAFT_TOKENS)
@@ -79,10 +79,10 @@ def test_every_token_is_the_models_within_the_gap(
     worst = 0.0
     for name, said in runs.items():
         found = [gap for case, text in zip(cases, said, strict=True)
-                 for gap in gaps(model, case, text)]  # fmt: skip
+                 for gap in logit_gaps(model, case, text)]  # fmt: skip
         off = sum(gap > 0 for gap in found)
         tell(f"{name}: {off} of {len(found)} tokens are no arg max, {max(found):.3f} at most; "
-             f"{differing(plain, said)}")  # fmt: skip
+             f"{count_differing(plain, said)}")  # fmt: skip
         worst = max(worst, *found)
     assert worst <= GAP
-    assert max(gaps(model, cases[0], [*plain[0][:-1], plain[0][-1] ^ 1])) > GAP, "it tells"
+    assert max(logit_gaps(model, cases[0], [*plain[0][:-1], plain[0][-1] ^ 1])) > GAP, "it tells"

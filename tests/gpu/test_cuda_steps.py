@@ -55,7 +55,7 @@ def model(options: ModelOptions) -> Iterator[LanguageModel]:
     yield made
 
 
-def said_of(model: LanguageModel, prompt: list[int], pieces: int = 10_000) -> Tensor:
+def prompt_logits(model: LanguageModel, prompt: list[int], pieces: int = 10_000) -> Tensor:
     """The logits of all rows of a prompt that is run in pieces of `pieces` tokens."""
     slot = model.acquire()
     cut = [prompt[start : start + pieces] for start in range(0, len(prompt), pieces)]
@@ -64,7 +64,7 @@ def said_of(model: LanguageModel, prompt: list[int], pieces: int = 10_000) -> Te
     return torch.cat(said)
 
 
-def said_of_drafts(model: LanguageModel, sessions: int) -> list[Tensor]:
+def draft_logits(model: LanguageModel, sessions: int) -> list[Tensor]:
     """The logits of each session's last token and draft nodes; texts have different lengths."""
     slots = [model.acquire() for _ in range(sessions)]
     for place, slot in enumerate(slots):
@@ -75,32 +75,32 @@ def said_of_drafts(model: LanguageModel, sessions: int) -> list[Tensor]:
     return said
 
 
-def said_alone(model: LanguageModel, place: int) -> Tensor:
+def sequential_logits(model: LanguageModel, place: int) -> Tensor:
     """The same session's last token and the chain of the draft, run token by token."""
     path = [TEXT[300], *(NODES[node] for node in CHAIN)]
-    return said_of(model, [*TEXT[: 99 + 7 * place], *path], 1)[-len(path) :]
+    return prompt_logits(model, [*TEXT[: 99 + 7 * place], *path], 1)[-len(path) :]
 
 
 class TestRows:
     pytestmark = needs_gpu
 
-    def test_the_model_knows_it(self, model: LanguageModel) -> None:
+    def test_model_reports_row_by_row(self, model: LanguageModel) -> None:
         assert model.row_by_row
 
-    def test_prompts_in_pieces(self, model: LanguageModel) -> None:
-        whole = said_of(model, TEXT)
+    def test_prompt_in_pieces_gives_the_same_bits(self, model: LanguageModel) -> None:
+        whole = prompt_logits(model, TEXT)
         for pieces in (1, 7, 100, 128, 300):
             tokens = TEXT[: 150 if pieces == 1 else None]
-            assert torch.equal(said_of(model, tokens, pieces), whole[: len(tokens)]), pieces
+            assert torch.equal(prompt_logits(model, tokens, pieces), whole[: len(tokens)]), pieces
 
-    def test_drafts_and_sessions(self, model: LanguageModel) -> None:
+    def test_drafts_and_other_sessions_give_the_same_bits(self, model: LanguageModel) -> None:
         rows = [0, *(node + 1 for node in CHAIN)]
-        together, single = said_of_drafts(model, 5), said_of_drafts(model, 1)
+        together, single = draft_logits(model, 5), draft_logits(model, 1)
         assert torch.equal(together[0], single[0])
         for place in range(5):
-            assert torch.equal(together[place][rows], said_alone(model, place)), place
+            assert torch.equal(together[place][rows], sequential_logits(model, place)), place
 
-    def test_every_place_in_a_step(self, model: LanguageModel) -> None:
+    def test_every_place_in_a_step_gives_the_same_bits(self, model: LanguageModel) -> None:
         """A node without children has the same logits at every place of a step."""
         slot = model.acquire()
         model.forward([Forward(model, slot, TEXT[:50])])
@@ -108,22 +108,22 @@ class TestRows:
         model.cache.release(slot)
         assert torch.equal(said, said[:1].expand_as(said))
 
-    def test_recorded_and_not(self, model: LanguageModel) -> None:
+    def test_recorded_graphs_give_the_same_bits(self, model: LanguageModel) -> None:
         steps = model._lean.steps if model._lean is not None else None
         assert steps is not None
-        recorded, body, head = said_of(model, TEXT), steps._body, steps._head
+        recorded, body, head = prompt_logits(model, TEXT), steps._body, steps._head
         steps._body, steps._head = steps._step.body, steps._step.head
         try:
-            assert torch.equal(said_of(model, TEXT), recorded)
+            assert torch.equal(prompt_logits(model, TEXT), recorded)
         finally:
             steps._body, steps._head = body, head
 
-    def test_the_same_as_without_steps(self, model: LanguageModel) -> None:
-        said = said_of(model, TEXT)
+    def test_padded_steps_equal_unpadded_forwards(self, model: LanguageModel) -> None:
+        said = prompt_logits(model, TEXT)
         assert model._lean is not None
         steps, model._lean.steps = model._lean.steps, None
         try:
-            plain = said_of(model, TEXT)
+            plain = prompt_logits(model, TEXT)
         finally:
             model._lean.steps = steps
         apart = (said - plain).norm(dim=-1) / plain.norm(dim=-1)
@@ -131,13 +131,13 @@ class TestRows:
         assert float(apart.median()) < limit, float(apart.median())
 
     @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
-    def test_on_another_gpu_than_the_threads(self, model: LanguageModel) -> None:
+    def test_model_on_another_gpu_than_the_threads(self, model: LanguageModel) -> None:
         other = LanguageModel(replace(model.options, device="cuda:1"))
         assert other._lean is not None and other._lean.steps is not None
         assert other.row_by_row and torch.cuda.current_device() == 0
-        assert torch.equal(said_of(other, TEXT).cpu(), said_of(model, TEXT).cpu())
+        assert torch.equal(prompt_logits(other, TEXT).cpu(), prompt_logits(model, TEXT).cpu())
 
-    def test_graphs_are_left_out_where_that_is_wanted(self) -> None:
+    def test_cuda_graphs_can_be_disabled(self) -> None:
         options = ModelOptions(folder=DRAFTER_DIR, device="cuda", max_sessions=1, cuda_graphs=False)
         made = LanguageModel(options)
         assert made._lean is not None and made._lean.steps is None

@@ -34,7 +34,7 @@ def expected(served: Served, cases: list[Case]) -> list[list[int]]:
     return said
 
 
-def test_no_service_says_that_rounding_depends_on_the_batch(served: Served) -> None:
+def test_no_service_warns_of_batch_dependent_rounding(served: Served) -> None:
     """At the start, services compare a row computed alone with the same row in a draft."""
     for role in ("verifier", "drafter"):
         assert WARNING not in served.stack.processes[role].log_file.read_text(), role
@@ -42,7 +42,7 @@ def test_no_service_says_that_rounding_depends_on_the_batch(served: Served) -> N
 
 @pytest.mark.parametrize(("concurrency", "count"), AT_ONCE)
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_every_strategy_says_what_plain_decoding_says(
+def test_every_strategy_equals_plain_decoding(
     served: Served,
     cases: list[Case],
     expected: list[list[int]],

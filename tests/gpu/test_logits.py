@@ -34,7 +34,9 @@ PATH = [0, 2, 4, 5]
 FLOAT32, BFLOAT16, EIGHT_BITS, FOUR_BITS = 2e-5, 3e-2, 1.5e-1, 5e-1
 
 
-def load(folder: Path, dtype: str = "float32", device: str = DEVICE, **more: Any) -> LanguageModel:
+def load_model_on(
+    folder: Path, dtype: str = "float32", device: str = DEVICE, **more: Any
+) -> LanguageModel:
     options = ModelOptions(folder=folder, dtype=dtype, device=device, max_sessions=3)
     return LanguageModel(replace(options, **more))
 
@@ -46,11 +48,11 @@ def folder(request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.fixture(scope="module")
-def on_cpu(folder: Path) -> Tensor:
-    return together(load(folder, device="cpu"))
+def cpu_model(folder: Path) -> Tensor:
+    return tree_logits(load_model_on(folder, device="cpu"))
 
 
-def together(model: LanguageModel) -> Tensor:
+def tree_logits(model: LanguageModel) -> Tensor:
     """float32 [1 + nodes, vocabulary] on the CPU: the last token and a draft in one forward."""
     slot = model.acquire()
     try:
@@ -60,7 +62,7 @@ def together(model: LanguageModel) -> Tensor:
         model.cache.release(slot)
 
 
-def singly(model: LanguageModel, path: Sequence[int]) -> Tensor:
+def sequential_logits(model: LanguageModel, path: Sequence[int]) -> Tensor:
     """The rows of the text's last token and of a path of nodes, run token by token."""
     slot = model.acquire()
     try:
@@ -72,12 +74,12 @@ def singly(model: LanguageModel, path: Sequence[int]) -> Tensor:
         model.cache.release(slot)
 
 
-def apart(said: Tensor, wanted: Tensor) -> float:
+def relative_distance(said: Tensor, wanted: Tensor) -> float:
     """The distance relative to the norm of `wanted`."""
     return float((said - wanted).norm() / wanted.norm())
 
 
-def test_products_of_float32_are_whole() -> None:
+def test_float32_products_do_not_use_tf32() -> None:
     """TF32 would round the factors to ten bits."""
     assert not torch.backends.cuda.matmul.allow_tf32
     assert torch.get_float32_matmul_precision() == "highest"
@@ -85,34 +87,37 @@ def test_products_of_float32_are_whole() -> None:
 
 @pytest.mark.parametrize("graphs", [True, False], ids=["graphs", "plain"])
 @pytest.mark.parametrize(("dtype", "most"), [("float32", FLOAT32), ("bfloat16", BFLOAT16)])
-def test_the_device_says_what_the_cpu_says(
-    folder: Path, on_cpu: Tensor, dtype: str, most: float, graphs: bool, tell: Tell
+def test_device_logits_equal_cpu_logits(
+    folder: Path, cpu_model: Tensor, dtype: str, most: float, graphs: bool, tell: Tell
 ) -> None:
     """Rows of prompts and of draft trees; the tree's rows also equal token-by-token decoding."""
-    model = load(folder, dtype, cuda_graphs=graphs)
+    model = load_model_on(folder, dtype, cuda_graphs=graphs)
     assert model.device.type == DEVICE and model.cache.keys[0].device.type == DEVICE
-    tree, path = together(model), singly(model, PATH)
+    tree, path = tree_logits(model), sequential_logits(model, PATH)
     rows = [0, *(node + 1 for node in PATH)]
     way = "in steps" if graphs else "plainly"
-    tell(f"{folder.name} {dtype} {way}: {apart(tree, on_cpu):.1e} from the CPU's float32, "
-         f"{apart(path, tree[rows]):.1e} from tree to token, "
+    tell(f"{folder.name} {dtype} {way}: "
+         f"{relative_distance(tree, cpu_model):.1e} from the CPU's float32, "
+         f"{relative_distance(path, tree[rows]):.1e} from tree to token, "
          f"{'row by row' if model.row_by_row else 'rounding depends on the batch'}")  # fmt: skip
-    assert apart(tree, on_cpu) < most
-    assert apart(path, tree[rows]) < most
+    assert relative_distance(tree, cpu_model) < most
+    assert relative_distance(path, tree[rows]) < most
 
 
 @pytest.mark.parametrize("quantization", FORMATS)
-def test_quantized_weights(on_cpu: Tensor, folder: Path, quantization: str) -> None:
+def test_quantized_weights(cpu_model: Tensor, folder: Path, quantization: str) -> None:
     """Near the unquantized weights, and within rounding of the CPU with the same weights."""
-    model = load(folder, "bfloat16", quantization=quantization)
-    said = together(model)
-    there = together(load(folder, "bfloat16", device="cpu", quantization=quantization))
-    assert apart(said, on_cpu) < (FOUR_BITS if quantization == "w4a8" else EIGHT_BITS)
-    assert apart(said, there) < 2 * BFLOAT16
+    model = load_model_on(folder, "bfloat16", quantization=quantization)
+    said = tree_logits(model)
+    there = tree_logits(load_model_on(folder, "bfloat16", device="cpu", quantization=quantization))
+    assert relative_distance(said, cpu_model) < (
+        FOUR_BITS if quantization == "w4a8" else EIGHT_BITS
+    )
+    assert relative_distance(said, there) < 2 * BFLOAT16
 
 
-def test_a_prompt_in_pieces_is_the_prompt() -> None:
-    model = load(VERIFIER_DIR)
+def test_prompt_in_pieces_gives_the_same_logits() -> None:
+    model = load_model_on(VERIFIER_DIR)
     prompt = [token + shift for shift in range(12) for token in TEXT]
     whole, pieces = model.acquire(), model.acquire()
     (wanted,) = model.forward([Forward(model, whole, prompt)])
@@ -120,25 +125,25 @@ def test_a_prompt_in_pieces_is_the_prompt() -> None:
         model.forward([Forward(model, pieces, prompt[start : start + 97])])[0]
         for start in range(0, len(prompt), 97)
     ]
-    assert apart(torch.cat(parts), wanted) < FLOAT32
+    assert relative_distance(torch.cat(parts), wanted) < FLOAT32
 
 
 def test_sessions_share_a_forward() -> None:
     """Each session sees only its own text."""
-    model = load(VERIFIER_DIR)
+    model = load_model_on(VERIFIER_DIR)
     slots = [model.acquire() for _ in range(3)]
     texts = [TEXT, TEXT[::-1], TEXT[5:]]
     shared = model.forward([Forward(model, *pair) for pair in zip(slots, texts, strict=True)])
     for slot, text, said in zip(slots, texts, shared, strict=True):
         slot.truncate(0)
         (alone,) = model.forward([Forward(model, slot, text)])
-        assert apart(said, alone) < FLOAT32
+        assert relative_distance(said, alone) < FLOAT32
 
 
-def test_layers_of_cost_inflation_are_where_the_model_is() -> None:
-    plain, inflated = load(VERIFIER_DIR), load(VERIFIER_DIR, inflate="60M")
+def test_cost_inflation_layers_are_on_the_models_device() -> None:
+    plain, inflated = load_model_on(VERIFIER_DIR), load_model_on(VERIFIER_DIR, inflate="60M")
     assert inflated.parameters > 2 * plain.parameters
-    assert apart(together(inflated), together(plain)) < FLOAT32
+    assert relative_distance(tree_logits(inflated), tree_logits(plain)) < FLOAT32
 
 
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name != "llama"])
@@ -152,7 +157,7 @@ def test_models_of_other_kinds(family: str, tmp_path: Path) -> None:
         slot = model.acquire()
         model.forward([Forward(model, slot, text[:-1])])
         said.append(model.forward([Forward(model, slot, text[-1:], nodes, parents)])[0].cpu())
-    assert apart(*said) < FLOAT32
+    assert relative_distance(*said) < FLOAT32
 
 
 SHAPES = (
@@ -165,7 +170,7 @@ SHAPES = (
 
 
 @pytest.mark.parametrize("parameters", SHAPES, ids=range(len(SHAPES)))
-def test_tokens_are_chosen_as_on_a_cpu(parameters: SamplingParameters) -> None:
+def test_sampled_tokens_equal_those_of_a_cpu(parameters: SamplingParameters) -> None:
     """With the same noise, a drafter on a CPU and a verifier on a GPU agree."""
     rows, vocabulary = 64, 4096
     logits = 3 * torch.randn(rows, vocabulary, generator=torch.Generator().manual_seed(5))
@@ -182,7 +187,7 @@ def test_tokens_are_chosen_as_on_a_cpu(parameters: SamplingParameters) -> None:
     torch.testing.assert_close(*scores, rtol=1e-5, atol=1e-5)
 
 
-def test_what_there_is_no_memory_for_is_said_with_its_size(tmp_path: Path) -> None:
+def test_out_of_memory_error_names_the_size(tmp_path: Path) -> None:
     """Half as much again as the device has; a CPU would allocate memory that it does not have."""
     per_token, sessions = 2 * 2 * 2 * 8 * 4, 4
     most = 1 << 48 if DEVICE == "cpu" else torch.cuda.get_device_properties(0).total_memory

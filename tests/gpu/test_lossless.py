@@ -37,7 +37,7 @@ def expected(served: Served, every_case: list[Case]) -> list[list[int]]:
 
 @pytest.mark.parametrize(("concurrency", "count"), AT_ONCE)
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_every_strategy_says_what_plain_decoding_says(
+def test_every_strategy_equals_plain_decoding(
     served: Served,
     every_case: list[Case],
     expected: list[list[int]],

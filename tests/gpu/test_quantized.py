@@ -10,7 +10,7 @@ from tests.gpu.conftest import DRAFT_TOKENS, Serve
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(150)]
 
 
-def test_weights_of_eight_bits_are_served_alike(serve: Serve, cases: list[Case]) -> None:
+def test_drafts_change_no_token_with_eight_bit_weights(serve: Serve, cases: list[Case]) -> None:
     """Both models quantized, in float32, where a row's rounding hardly depends on the batch."""
     flags = ("--quantization", "int8")
     with serve(dtype="float32", quantization="int8", drafter_flags=flags) as served:

@@ -43,7 +43,7 @@ def test_costs_are_measured_on_the_device(served: Served) -> None:
         assert {point.batch for point in points} == {1, 2, 4}
 
 
-def test_the_profile_names_the_device(served: Served, tell: Tell) -> None:
+def test_profile_names_the_device(served: Served, tell: Tell) -> None:
     shown = run(served, "profile")
     assert shown.exit_code == 0, shown.output
     assert shown.output.count(f"bfloat16, {DEVICE}") == 2
@@ -53,13 +53,13 @@ def test_the_profile_names_the_device(served: Served, tell: Tell) -> None:
     assert told["verifier"]["device"] == told["drafter"]["device"] == DEVICE
 
 
-def test_the_command_line_generates(served: Served) -> None:
+def test_command_line_generates(served: Served) -> None:
     done = run(served, "generate", "def add(a, b):", "--max-tokens", "24", "--temperature", "0")
     assert done.exit_code == 0, done.output
     assert done.output.strip()
 
 
-def test_a_cancelled_request_frees_its_sessions(served: Served) -> None:
+def test_cancelled_request_frees_its_sessions(served: Served) -> None:
     """The temperature is high so that no text loops."""
     hot = Case((5, 6, 7), 2000, {"temperature": 1.5})
     said = hot.parameters("opt_tree", ignore_eos=True)
@@ -73,7 +73,7 @@ def test_a_cancelled_request_frees_its_sessions(served: Served) -> None:
     wait_until_free(served.stack)
 
 
-def test_a_text_of_the_whole_context(served: Served) -> None:
+def test_output_fills_the_whole_context(served: Served) -> None:
     """From a prompt of many steps to the end of the context."""
     prompt = tuple(5 + index % 4000 for index in range(1900))
     plain = served.client.once(Case(prompt, 400), "autoregressive", ignore_eos=True)
@@ -81,7 +81,7 @@ def test_a_text_of_the_whole_context(served: Served) -> None:
     assert len(plain.token_ids) == len(drafted.token_ids) > 100
 
 
-def test_log_probabilities_are_told(served: Served) -> None:
+def test_log_probabilities_are_returned(served: Served) -> None:
     answer = served.client.once(Case((5, 6, 7), 16), "fused", logprobs=3)
     told = [float(each.logprob) for each in answer.logprobs]
     assert len(told) == len(answer.token_ids) and all(value <= 0 for value in told)

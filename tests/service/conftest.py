@@ -46,7 +46,7 @@ Start = Callable[..., AbstractAsyncContextManager[Served]]
 
 
 @asynccontextmanager
-async def _served(server: RoleServer, host: ModelHost) -> AsyncIterator[Served]:
+async def _running_service(server: RoleServer, host: ModelHost) -> AsyncIterator[Served]:
     await server.listen()
     await host.start()
     await server.ready()
@@ -67,7 +67,7 @@ def serve_verifier() -> Start:
         chosen = VerifierSettings(**{**SMALL, **settings})
         server, host = RoleServer(verifier.SERVICE_NAME, chosen), ModelHost(chosen)
         verifier.register(verifier.VerifierServicer(host), server.server)
-        async with _served(server, host) as served:
+        async with _running_service(server, host) as served:
             yield served
 
     return start
@@ -87,7 +87,7 @@ def serve_drafter() -> Start:
         store = PhraseStore(chosen)
         drafter.register(drafter.DrafterServicer(host, store, chosen), server.server)
         try:
-            async with _served(server, host) as served:
+            async with _running_service(server, host) as served:
                 yield served
         finally:
             store.close()

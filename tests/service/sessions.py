@@ -77,7 +77,7 @@ def propose(
     return drafter_pb2.DraftRequest(propose=asked)
 
 
-async def say(call: Any, message: Any) -> Any:
+async def send_and_read(call: Any, message: Any) -> Any:
     """Sends a message and reads the answer; a refused call raises its AioRpcError."""
     await call.write(message)
     answer = await call.read()
@@ -86,7 +86,7 @@ async def say(call: Any, message: Any) -> Any:
     return answer
 
 
-async def all_free(host: ModelHost) -> None:
+async def wait_until_slots_free(host: ModelHost) -> None:
     """Returns once no session holds a slot; fails after some seconds."""
     slots, model = host.model.options.max_sessions, host.model
     await eventually(

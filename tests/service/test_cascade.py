@@ -22,13 +22,13 @@ from tests.service.conftest import MODEL, SMALL, Start
 from tests.service.sessions import (
     PROMPT,
     BadRequest,
-    all_free,
     open_drafter,
     open_verifier,
     propose,
     sampling,
-    say,
+    send_and_read,
     verify,
+    wait_until_slots_free,
 )
 from tests.support.rich_errors import detail
 from tests.support.toy_model import save_model
@@ -38,20 +38,20 @@ LENGTH = len(PROMPT)
 TWICE: dict[str, Any] = {"smaller_models": str(MODEL)}
 
 
-def matrix(*rows: tuple[int, ...], leniency: float = 1.0) -> CascadeParameters:
+def cascade_of(*rows: tuple[int, ...], leniency: float = 1.0) -> CascadeParameters:
     return CascadeParameters(matrix=[CascadeRow(tokens=row) for row in rows], leniency=leniency)
 
 
-async def all_slots_free(host: ModelHost) -> None:
+async def wait_until_all_slots_free(host: ModelHost) -> None:
     """Returns once the slots of all models are free; they are freed one after the other."""
-    await all_free(host)
+    await wait_until_slots_free(host)
     slots, caches = host.model.options.max_sessions, [m.cache for m in host.smaller_models]
     await eventually(lambda: all(cache.free_slots == slots for cache in caches))
 
 
 @pytest.mark.parametrize("settings", [{}, TWICE], ids=["one model", "two models"])
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
-async def test_models_that_are_the_target_are_always_right(
+async def test_drafts_of_models_equal_to_the_target_are_all_accepted(
     serve_drafter: Start, serve_verifier: Start, settings: dict[str, Any], temperature: float
 ) -> None:
     """Without a copied tail all tokens come from models equal to the target: all are accepted.
@@ -63,37 +63,45 @@ async def test_models_that_are_the_target_are_always_right(
     same = serve_drafter(**settings, draft_temperature=1)  # the target's own temperature
     async with same as (near, host), serve_verifier() as (far, _):
         drafter, verifier = DrafterStub(near).Draft(), VerifierStub(far).Verify()
-        await say(drafter, open_drafter(strategy="cascade", cascade=matrix(*rows), **chosen))
+        await send_and_read(
+            drafter, open_drafter(strategy="cascade", cascade=cascade_of(*rows), **chosen)
+        )
         committed = list(PROMPT)
-        new = list((await say(verifier, open_verifier(**chosen))).verdict.emitted_token_ids)
+        new = list(
+            (await send_and_read(verifier, open_verifier(**chosen))).verdict.emitted_token_ids
+        )
         for round_number in range(6):
             committed += new
             nodes = 1 + 2 * round_number % 7
-            answer = await say(drafter, propose(len(committed), new, nodes))
+            answer = await send_and_read(drafter, propose(len(committed), new, nodes))
             draft = answer.draft
             assert 1 <= len(draft.token_ids) <= nodes
             assert answer.proposed_nodes >= len(draft.token_ids) and answer.end
-            verdict = await say(verifier, verify(len(committed), draft.token_ids, draft.parents))
+            verdict = await send_and_read(
+                verifier, verify(len(committed), draft.token_ids, draft.parents)
+            )
             assert len(verdict.verdict.accepted_nodes) == len(draft.token_ids)
             new = list(verdict.verdict.emitted_token_ids)
         drafter.cancel()
         verifier.cancel()
-        await all_slots_free(host)
+        await wait_until_all_slots_free(host)
 
 
-async def test_only_some_strategies_take_slots_of_the_smaller_model(serve_drafter: Start) -> None:
+async def test_smaller_model_slots_are_taken_only_by_strategies_that_use_it(
+    serve_drafter: Start,
+) -> None:
     async with serve_drafter(**TWICE) as (channel, host):
         smaller = host.smaller_models[0].cache
         for strategy, free in (("speculative", 4), ("cascade", 3), ("fused", 3)):
             call: Any = DrafterStub(channel).Draft()
-            await say(call, open_drafter(strategy=strategy))
-            await say(call, propose(LENGTH + 1, [5]))
+            await send_and_read(call, open_drafter(strategy=strategy))
+            await send_and_read(call, propose(LENGTH + 1, [5]))
             assert smaller.free_slots == free
             call.cancel()
-            await all_slots_free(host)
+            await wait_until_all_slots_free(host)
 
 
-async def test_max_gram_reads_the_prompt_before_a_session_is_ready_and_on_no_engines_thread(
+async def test_max_gram_reads_the_prompt_in_pieces_off_the_engine_thread(
     serve_drafter: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[tuple[int, str]] = []
@@ -107,14 +115,14 @@ async def test_max_gram_reads_the_prompt_before_a_session_is_ready_and_on_no_eng
     monkeypatch.setattr("drafter_service.strategies.cascade.PIECE_TOKENS", 16)
     async with serve_drafter() as (channel, host):
         call: Any = DrafterStub(channel).Draft()
-        await say(call, open_drafter(strategy="cascade"))
+        await send_and_read(call, open_drafter(strategy="cascade"))
         here = threading.current_thread().name
         assert [piece for piece in read if piece[0]] == [(16, here), (16, here), (8, here)]
         call.cancel()
-        await all_slots_free(host)
+        await wait_until_all_slots_free(host)
 
 
-async def test_slots_come_back_however_sessions_end(serve_drafter: Start) -> None:
+async def test_slots_are_freed_however_a_session_ends(serve_drafter: Start) -> None:
     """Four times as many sessions as slots: closed, cancelled, refused, cancelled when drafting."""
 
     async def one(channel: grpc.aio.Channel, number: int) -> None:
@@ -124,10 +132,10 @@ async def test_slots_come_back_however_sessions_end(serve_drafter: Start) -> Non
             call.cancel()
             return
         await call.read()
-        await say(call, propose(LENGTH + 1, [5], 8))
+        await send_and_read(call, propose(LENGTH + 1, [5], 8))
         if number % 4 == 1:
             with pytest.raises(grpc.aio.AioRpcError):
-                await say(call, propose(LENGTH + 9, [5]))
+                await send_and_read(call, propose(LENGTH + 9, [5]))
         elif number % 4 == 2:
             await call.done_writing()
             await call.read()
@@ -137,42 +145,46 @@ async def test_slots_come_back_however_sessions_end(serve_drafter: Start) -> Non
 
     async with serve_drafter(**TWICE, max_sessions=2, max_waiting=16) as (channel, host):
         await asyncio.wait_for(asyncio.gather(*(one(channel, n) for n in range(8))), 60)
-        await all_slots_free(host)
+        await wait_until_all_slots_free(host)
 
 
 @pytest.mark.parametrize(
     ("parameters", "field", "said"),
     [
-        (matrix((5, 10), (0, 10)), "cascade.matrix", "must have 3 rows of 3 entries"),
-        (matrix((5, 1, 1), (1, 1, 1), (0, 0, 1)), "cascade.matrix[1]", "must begin with 1 zeros"),
+        (cascade_of((5, 10), (0, 10)), "cascade.matrix", "must have 3 rows of 3 entries"),
+        (
+            cascade_of((5, 1, 1), (1, 1, 1), (0, 0, 1)),
+            "cascade.matrix[1]",
+            "must begin with 1 zeros",
+        ),
         (CascadeParameters(leniency=0.5), "cascade.leniency", "must be from 1 to 64; got 0.5"),
     ],
 )
-async def test_wrong_parameters_name_field_rule_and_value(
+async def test_invalid_cascade_parameters_are_refused_with_field_and_rule(
     serve_drafter: Start, parameters: CascadeParameters, field: str, said: str
 ) -> None:
     async with serve_drafter(**TWICE) as (channel, host):
         call = DrafterStub(channel).Draft()
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await say(call, open_drafter(strategy="cascade", cascade=parameters))
+            await send_and_read(call, open_drafter(strategy="cascade", cascade=parameters))
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         violation = detail(refused.value, BadRequest).field_violations[0]
         assert violation.field == field and said in violation.description
         assert "got" in violation.description
-        await all_slots_free(host)
+        await wait_until_all_slots_free(host)
 
 
-async def test_drafting_stops_where_it_does_not_pay(serve_drafter: Start) -> None:
+async def test_cascade_stops_drafting_when_it_does_not_pay(serve_drafter: Start) -> None:
     async with serve_drafter(**TWICE) as (channel, _):
         call: Any = DrafterStub(channel).Draft()
-        await say(call, open_drafter(strategy="cascade"))
+        await send_and_read(call, open_drafter(strategy="cascade"))
         dear: dict[str, Any] = {"tokens_per_second": 1e9, "least_path_probability": 1.0}
-        answer = await say(call, propose(LENGTH + 1, [5], 8, **dear))
+        answer = await send_and_read(call, propose(LENGTH + 1, [5], 8, **dear))
         assert answer.timings.forwards == 1
         call.cancel()
 
 
-async def test_models_of_another_vocabulary_are_refused_at_start(tmp_path: Path) -> None:
+async def test_draft_models_with_other_vocabularies_are_refused_at_start(tmp_path: Path) -> None:
     other = save_model(tmp_path)
     settings = DrafterSettings(**{**SMALL, "smaller_models": f"{MODEL},{other}"})
     host = ModelHost(settings, smaller_models=settings.smaller_model_folders)

@@ -23,7 +23,7 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 @pytest.fixture
-def served() -> Iterator[tuple[health.HealthServicer, str]]:
+def health_server() -> Iterator[tuple[health.HealthServicer, str]]:
     """A health service whose status can be set, and its address. It knows only the verifier."""
     servicer = health.HealthServicer()
     servicer.set(SERVICES[Role.VERIFIER], SERVING)
@@ -35,24 +35,26 @@ def served() -> Iterator[tuple[health.HealthServicer, str]]:
     server.stop(None).wait()
 
 
-def asked(role: str, address: str) -> tuple[int, str]:
+def run_health_command(role: str, address: str) -> tuple[int, str]:
     result = CliRunner().invoke(app, ["health", role, "--server", address])
     return result.exit_code, result.output.strip().rpartition(": ")[2]
 
 
-def test_the_answer_is_status_and_exit_status(served: tuple[health.HealthServicer, str]) -> None:
-    servicer, address = served
-    assert asked("verifier", address) == (0, "SERVING")
-    servicer.set(SERVICES[Role.VERIFIER], NOT_SERVING)
-    assert asked("verifier", address) == (1, "NOT_SERVING")
-    assert asked("drafter", address) == (1, "NOT_FOUND")
-    assert asked("verifier", f"127.0.0.1:{quiet_port()}") == (1, "UNAVAILABLE")
-
-
-def test_the_probe_says_the_same(
-    served: tuple[health.HealthServicer, str], capsys: pytest.CaptureFixture[str]
+def test_health_command_prints_status_and_sets_exit_status(
+    health_server: tuple[health.HealthServicer, str],
 ) -> None:
-    servicer, address = served
+    servicer, address = health_server
+    assert run_health_command("verifier", address) == (0, "SERVING")
+    servicer.set(SERVICES[Role.VERIFIER], NOT_SERVING)
+    assert run_health_command("verifier", address) == (1, "NOT_SERVING")
+    assert run_health_command("drafter", address) == (1, "NOT_FOUND")
+    assert run_health_command("verifier", f"127.0.0.1:{quiet_port()}") == (1, "UNAVAILABLE")
+
+
+def test_probe_reports_the_same_status(
+    health_server: tuple[health.HealthServicer, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    servicer, address = health_server
     assert main([address]) == 0
     servicer.set(SERVICES[Role.VERIFIER], NOT_SERVING)
     assert main([address, SERVICES[Role.VERIFIER]]) == 1
@@ -60,16 +62,16 @@ def test_the_probe_says_the_same(
     assert main([]) == 2
 
 
-def test_proxies_of_the_web_are_not_asked(
-    served: tuple[health.HealthServicer, str], monkeypatch: pytest.MonkeyPatch
+def test_health_checks_ignore_web_proxies(
+    health_server: tuple[health.HealthServicer, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, address = served
+    _, address = health_server
     for name in ("http_proxy", "https_proxy", "grpc_proxy"):
         monkeypatch.setenv(name, f"http://127.0.0.1:{quiet_port()}")
-    assert main([address]) == 0 and asked("verifier", address) == (0, "SERVING")
+    assert main([address]) == 0 and run_health_command("verifier", address) == (0, "SERVING")
 
 
-def test_the_probe_imports_nothing_heavy() -> None:
+def test_probe_imports_no_heavy_modules() -> None:
     """The probe runs every few seconds in every container."""
     code = (
         "import sys, draftloop.rpc.health\n"
@@ -78,7 +80,7 @@ def test_the_probe_imports_nothing_heavy() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_services_are_those_of_the_protos() -> None:
+def test_service_names_match_the_protos() -> None:
     files = (generation_pb2, drafter_pb2, verifier_pb2)
     named = {
         service.full_name for file in files for service in file.DESCRIPTOR.services_by_name.values()

@@ -44,7 +44,7 @@ async def orchestrator(**settings: Any) -> AsyncIterator[tuple[Described, str]]:
         await server.stop(0)
 
 
-async def told(address: str) -> str:
+async def phrases_line(address: str) -> str:
     """The output's line on phrases."""
 
     def run() -> str:
@@ -57,7 +57,7 @@ async def told(address: str) -> str:
     return line
 
 
-async def test_the_phrase_log_of_redis_as_it_comes_and_goes(tmp_path: Path) -> None:
+async def test_info_shows_redis_phrase_log_before_use_connected_and_lost(tmp_path: Path) -> None:
     with RedisServer(tmp_path, f"requirepass {PASSWORD}") as redis:
         url = f"redis://:{PASSWORD}@127.0.0.1:{redis.port}"
         log = open_log(url, namespace_name(MODEL, TENANT), LogOptions())
@@ -66,7 +66,7 @@ async def test_the_phrase_log_of_redis_as_it_comes_and_goes(tmp_path: Path) -> N
         async with orchestrator(phrases_url=url, phrases_mib=2) as (deployment, address):
             empty = "0 records read; 0 of at most 8 namespaces with 0 entries in 0.0 MiB"
             line = f"phrases: redis, not used yet; {empty}, at most 2.0 MiB each"
-            assert await told(address) == line
+            assert await phrases_line(address) == line
 
             namespace = deployment.store.namespace(MODEL, TENANT)
             assert await asyncio.to_thread(namespace.wait_replayed, 30)
@@ -74,11 +74,13 @@ async def test_the_phrase_log_of_redis_as_it_comes_and_goes(tmp_path: Path) -> N
             assert entries
             shown = f"namespaces with {entries} entries in {size:.1f} MiB, at most 2.0 MiB each"
             line = f"phrases: redis, connected; 3 records read; 1 of at most 8 {shown}"
-            assert await told(address) == line
+            assert await phrases_line(address) == line
 
             redis.kill()
             await eventually(lambda: not namespace.figures().reachable)
-            assert "redis, not connected for 1 of its namespaces; 3 records" in await told(address)
+            assert "redis, not connected for 1 of its namespaces; 3 records" in await phrases_line(
+                address
+            )
 
             async with grpc.aio.insecure_channel(address) as channel:
                 stub = generation_pb2_grpc.GenerationStub(channel)
@@ -87,22 +89,24 @@ async def test_the_phrase_log_of_redis_as_it_comes_and_goes(tmp_path: Path) -> N
                 assert secret.encode() not in said.SerializeToString()
 
 
-async def test_a_log_that_is_not_there_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+async def test_info_reports_an_unreachable_log_as_not_connected(tmp_path: Path) -> None:
     redis = RedisServer(tmp_path)
     async with orchestrator(phrases_url=redis.url) as (deployment, address):
         namespace = deployment.store.namespace(MODEL)
         await eventually(lambda: not namespace.figures().reachable)
-        assert (await told(address)).startswith("phrases: redis, not connected for 1 of its")
+        assert (await phrases_line(address)).startswith(
+            "phrases: redis, not connected for 1 of its"
+        )
 
 
-async def test_phrases_of_the_process_alone() -> None:
+async def test_info_reports_phrases_kept_in_the_process_alone() -> None:
     async with orchestrator() as (deployment, address):
         deployment.store.namespace(MODEL)
-        line = await told(address)
+        line = await phrases_line(address)
         assert line.startswith("phrases: memory, of this process alone; 0 records read; 1 of at")
 
 
-def test_no_phrases() -> None:
+def test_info_without_phrase_figures() -> None:
     """`draftloop info` shows this for servers that are older than the field."""
     console = Console(width=300)
     with console.capture() as captured:

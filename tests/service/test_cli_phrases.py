@@ -38,13 +38,13 @@ def run(server: RedisServer) -> Run:
     return ran
 
 
-def write(url: str, name: str, *records: bytes) -> None:
+def append_record(url: str, name: str, *records: bytes) -> None:
     log = open_log(url, name, PATIENT)
     log.append(records)
     log.close()
 
 
-def held(url: str, name: str) -> list[Phrase]:
+def read_phrases(url: str, name: str) -> list[Phrase]:
     log = open_log(url, name, PATIENT)
     batches = [decode(entry.record) for entry in log.read(START, 1000)]
     log.close()
@@ -52,8 +52,8 @@ def held(url: str, name: str) -> list[Phrase]:
 
 
 def test_stats_count_by_model_and_tenant(server: RedisServer, run: Run) -> None:
-    write(server.url, "aaaa:", encode(1, [ONE, OTHER]), b"damaged")
-    write(server.url, "aaaa:[red]acme", encode(2, [ONE]))
+    append_record(server.url, "aaaa:", encode(1, [ONE, OTHER]), b"damaged")
+    append_record(server.url, "aaaa:[red]acme", encode(2, [ONE]))
     result = run("stats")
     assert result.exit_code == 0, result.output
     rows = [line.split("│")[1:-1] for line in result.output.splitlines() if "aaaa" in line]
@@ -65,41 +65,43 @@ def test_stats_count_by_model_and_tenant(server: RedisServer, run: Run) -> None:
     assert "acme" not in run("stats", "--tenant", "").output
 
 
-def test_what_is_exported_is_imported(server: RedisServer, run: Run, tmp_path: Path) -> None:
+def test_exported_phrases_can_be_imported(server: RedisServer, run: Run, tmp_path: Path) -> None:
     file = tmp_path / "phrases.jsonl"
-    write(server.url, "aaaa:", encode(1, [ONE, OTHER]), b"damaged", encode(2**64 - 1, [OTHER]))
-    write(server.url, "aaaa:acme", encode(2, [ONE]))
+    append_record(
+        server.url, "aaaa:", encode(1, [ONE, OTHER]), b"damaged", encode(2**64 - 1, [OTHER])
+    )
+    append_record(server.url, "aaaa:acme", encode(2, [ONE]))
     assert run("export", str(file)).exit_code == 0
     assert file.stat().st_mode & 0o077 == 0
     refused = run("export", str(file))
     assert refused.exit_code == 2 and "file: must not exist" in refused.output
-    assert run("clear", "--yes").exit_code == 0 and held(server.url, "aaaa:") == []
+    assert run("clear", "--yes").exit_code == 0 and read_phrases(server.url, "aaaa:") == []
     result = run("import", str(file))
     assert result.exit_code == 0 and "4 phrases in 3 records" in result.output
-    assert held(server.url, "aaaa:") == [ONE, OTHER, OTHER]
-    assert held(server.url, "aaaa:acme") == [ONE]
+    assert read_phrases(server.url, "aaaa:") == [ONE, OTHER, OTHER]
+    assert read_phrases(server.url, "aaaa:acme") == [ONE]
 
 
-def test_what_was_cleared_and_comes_back_reaches_who_had_served_it(
+def test_reimported_phrases_reach_a_process_that_had_them_before_clearing(
     server: RedisServer, open_store: Open, run: Run, tmp_path: Path
 ) -> None:
     serving = open_store(server.url)
     namespace, file = serving.namespace("aaaa"), tmp_path / "phrases.jsonl"
     namespace.publish(7, [ONE])
-    until(lambda: held(server.url, "aaaa:") == [ONE])
+    until(lambda: read_phrases(server.url, "aaaa:") == [ONE])
     assert run("export", str(file)).exit_code == 0 and run("clear", "--yes").exit_code == 0
     until(lambda: not namespace.figures().entries)
     assert run("import", str(file)).exit_code == 0
     until(lambda: namespace.figures().entries > 0)
 
 
-def test_what_a_lost_log_held_can_be_forgotten(
+def test_phrases_of_a_lost_log_can_be_cleared_by_model_and_tenant(
     server: RedisServer, open_store: Open, run: Run
 ) -> None:
     serving = open_store(server.url)
     namespace = serving.namespace("aaaa", "acme")
     namespace.publish(7, [ONE])
-    until(lambda: held(server.url, "aaaa:acme") == [ONE])
+    until(lambda: read_phrases(server.url, "aaaa:acme") == [ONE])
     with server.client() as client:
         client.flushall()
     result = run("clear", "--yes")
@@ -109,8 +111,8 @@ def test_what_a_lost_log_held_can_be_forgotten(
     until(lambda: not namespace.figures().entries)
 
 
-def test_foreign_keys_are_nobodys_log(server: RedisServer, run: Run) -> None:
-    write(server.url, "aaaa:", encode(1, [ONE]))
+def test_stats_ignore_foreign_keys(server: RedisServer, run: Run) -> None:
+    append_record(server.url, "aaaa:", encode(1, [ONE]))
     with server.client() as client:
         client.xadd(b"draftloop:phrases:\xff", {"r": b"x"})
         client.set("draftloop:phrases:bbbb:", "text")
@@ -118,13 +120,13 @@ def test_foreign_keys_are_nobodys_log(server: RedisServer, run: Run) -> None:
     assert result.exit_code == 0 and "aaaa" in result.output and "bbbb" not in result.output
 
 
-def test_an_export_replaces_a_file_once_it_is_whole(
+def test_export_replaces_the_file_only_when_complete(
     server: RedisServer, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "phrases.jsonl"
     file.write_text("kept")
     file.chmod(0o644)
-    write(server.url, "aaaa:", encode(1, [ONE]))
+    append_record(server.url, "aaaa:", encode(1, [ONE]))
     with monkeypatch.context() as broken:
         broken.setattr(transfer, "export_log", lambda *_: 1 / 0)
         assert run("export", str(file), "--force").exception is not None
@@ -133,19 +135,19 @@ def test_an_export_replaces_a_file_once_it_is_whole(
     assert file.stat().st_mode & 0o077 == 0 and "aaaa" in file.read_text()
 
 
-def test_clear_asks_and_reaches_who_follows(
+def test_clear_asks_for_confirmation_and_reaches_following_processes(
     server: RedisServer, open_store: Open, run: Run
 ) -> None:
     following = open_store(server.url)
-    write(server.url, "aaaa:acme", encode(1, [ONE]))
-    write(server.url, "aaaa:", encode(1, [ONE]))
+    append_record(server.url, "aaaa:acme", encode(1, [ONE]))
+    append_record(server.url, "aaaa:", encode(1, [ONE]))
     namespace = following.namespace("aaaa", "acme")
     assert namespace.wait_replayed(20) and namespace.figures().entries
     refused = run("clear", "--tenant", "acme", answer="n\n")
-    assert refused.exit_code == 1 and held(server.url, "aaaa:acme") == [ONE]
+    assert refused.exit_code == 1 and read_phrases(server.url, "aaaa:acme") == [ONE]
     assert run("clear", "--tenant", "acme", answer="y\n").exit_code == 0
     until(lambda: not namespace.figures().entries)
-    assert held(server.url, "aaaa:") == [ONE]
+    assert read_phrases(server.url, "aaaa:") == [ONE]
 
 
 GOOD = {"model": "aaaa", "tenant": "", "origin": 1, "phrases": [[[1], [2], True]]}
@@ -163,7 +165,7 @@ GOOD = {"model": "aaaa", "tenant": "", "origin": 1, "phrases": [[[1], [2], True]
         ({"phrases": [[[1], [2**31], True]]}, "line 3, phrases.0.1.0: input should be less than"),
     ],
 )
-def test_a_mistake_in_a_file_is_named_and_nothing_imported(
+def test_import_names_an_error_in_the_file_and_imports_nothing(
     server: RedisServer, run: Run, tmp_path: Path, change: dict[str, object], words: str
 ) -> None:
     file = tmp_path / "phrases.jsonl"
@@ -172,10 +174,10 @@ def test_a_mistake_in_a_file_is_named_and_nothing_imported(
     file.write_text("\n".join(lines))
     result = run("import", str(file))
     assert result.exit_code == 2 and words in result.output
-    assert held(server.url, "aaaa:") == []
+    assert read_phrases(server.url, "aaaa:") == []
 
 
-def test_a_file_that_is_no_utf_8_makes_no_tenant_of_two(
+def test_import_refuses_a_file_that_is_not_utf_8(
     server: RedisServer, run: Run, tmp_path: Path
 ) -> None:
     file = tmp_path / "phrases.jsonl"
@@ -185,15 +187,13 @@ def test_a_file_that_is_no_utf_8_makes_no_tenant_of_two(
     file.write_text("\n".join(lines), encoding="latin-1")
     result = run("import", str(file))
     assert result.exit_code == 2 and "line 3: must be UTF-8; got " in result.output
-    assert held(server.url, "aaaa:") == []
+    assert read_phrases(server.url, "aaaa:") == []
 
 
-def test_what_comes_through_a_pipe_is_imported(
-    server: RedisServer, run: Run, tmp_path: Path
-) -> None:
+def test_import_reads_from_a_pipe(server: RedisServer, run: Run, tmp_path: Path) -> None:
     """The import reads the file twice, but a pipe can be read only once."""
     file = tmp_path / "phrases.jsonl"
-    write(server.url, "aaaa:", encode(1, [ONE, OTHER]))
+    append_record(server.url, "aaaa:", encode(1, [ONE, OTHER]))
     assert run("export", str(file)).exit_code == 0 and run("clear", "--yes").exit_code == 0
     reading, writing = os.pipe()
     with open(reading, "rb"), open(writing, "wb") as pipe:
@@ -201,7 +201,7 @@ def test_what_comes_through_a_pipe_is_imported(
         pipe.close()
         result = run("import", f"/dev/fd/{reading}")
     assert result.exit_code == 0 and "2 phrases in 1 records" in result.output
-    assert held(server.url, "aaaa:") == [ONE, OTHER]
+    assert read_phrases(server.url, "aaaa:") == [ONE, OTHER]
 
 
 @pytest.mark.parametrize(
@@ -213,14 +213,16 @@ def test_what_comes_through_a_pipe_is_imported(
         ('{"format": "draftloop-phrases", "version": 2}', "line 1, version: "),
     ],
 )
-def test_other_files_are_refused(run: Run, tmp_path: Path, text: str, words: str) -> None:
+def test_import_refuses_files_of_other_formats(
+    run: Run, tmp_path: Path, text: str, words: str
+) -> None:
     file = tmp_path / "phrases.jsonl"
     file.write_text(text)
     result = run("import", str(file))
     assert result.exit_code == 2 and words in result.output
 
 
-def test_bad_circumstances_end_with_one_line(server: RedisServer, run: Run) -> None:
+def test_failures_are_reported_in_one_line(server: RedisServer, run: Run) -> None:
     for arguments, words in (
         (("stats", "--phrases-url", "memory://"), "must name a log that processes share"),
         (("stats", "--phrase-log", "http://u:secret@h"), "must start with one of"),

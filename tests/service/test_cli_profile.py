@@ -31,7 +31,7 @@ CURVE = (
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-class Telling(generation_pb2_grpc.GenerationServicer):
+class InfoServicer(generation_pb2_grpc.GenerationServicer):
     """Answers Info with `verifier` and `drafter`, and no other call."""
 
     def __init__(self) -> None:
@@ -46,9 +46,9 @@ class Telling(generation_pb2_grpc.GenerationServicer):
 
 
 @pytest.fixture
-def told() -> Iterator[tuple[Telling, str]]:
+def info_server() -> Iterator[tuple[InfoServicer, str]]:
     """The servicer whose answers can be set, and its address."""
-    telling = Telling()
+    telling = InfoServicer()
     server = grpc.server(ThreadPoolExecutor(1))
     generation_pb2_grpc.add_GenerationServicer_to_server(telling, server)
     port = server.add_insecure_port("127.0.0.1:0")
@@ -62,8 +62,8 @@ def run(server: str, *arguments: str) -> Result:
     return CliRunner().invoke(app, ["profile", *arguments, "--server", server], env=environment)
 
 
-def test_tables_say_what_every_forward_costs(told: tuple[Telling, str]) -> None:
-    result = run(told[1])
+def test_tables_show_the_cost_of_every_forward(info_server: tuple[InfoServicer, str]) -> None:
+    result = run(info_server[1])
     assert result.exit_code == 0, result.output
     rows = [line.split("│")[1:-1] for line in result.output.splitlines() if "█" in line]
     cells = [[cell.strip() for cell in row] for row in rows]
@@ -80,8 +80,8 @@ def test_tables_say_what_every_forward_costs(told: tuple[Telling, str]) -> None:
     assert "big <one>" in result.output and "small" in result.output
 
 
-def test_json_has_every_point(told: tuple[Telling, str]) -> None:
-    said = json.loads(run(told[1], "--json").output)
+def test_json_has_every_point(info_server: tuple[InfoServicer, str]) -> None:
+    said = json.loads(run(info_server[1], "--json").output)
     assert set(said) == {"verifier", "drafter"}
     assert said["verifier"]["model"] == "big <one>"
     assert len(said["verifier"]["points"]) == len(CURVE)
@@ -89,11 +89,11 @@ def test_json_has_every_point(told: tuple[Telling, str]) -> None:
     assert said["verifier"]["points"][4].items() >= point.items()
 
 
-def test_the_picture_has_a_line_for_every_context_and_batch(
-    told: tuple[Telling, str], tmp_path: Path
+def test_plot_has_a_line_per_context_and_batch_size(
+    info_server: tuple[InfoServicer, str], tmp_path: Path
 ) -> None:
     file = tmp_path / "costs.svg"
-    result = run(told[1], "--plot", str(file))
+    result = run(info_server[1], "--plot", str(file))
     assert result.exit_code == 0 and f"drawn: {file}" in result.output
     picture = ElementTree.parse(file)
     assert len(list(picture.iter(f"{SVG}polyline"))) == 3 + 1
@@ -102,10 +102,10 @@ def test_the_picture_has_a_line_for_every_context_and_batch(
     assert "big <one>" in words and "2 sessions, each holding 128 tokens" in words
 
 
-def test_without_drafter_or_measurements_there_is_less_to_see(
-    told: tuple[Telling, str], tmp_path: Path
+def test_profile_without_drafter_or_measurements(
+    info_server: tuple[InfoServicer, str], tmp_path: Path
 ) -> None:
-    telling, address = told
+    telling, address = info_server
     telling.drafter, telling.verifier = None, model_info()
     result = run(address, "--plot", str(tmp_path / "empty.svg"))
     assert result.exit_code == 0, result.output
@@ -113,17 +113,19 @@ def test_without_drafter_or_measurements_there_is_less_to_see(
     assert set(json.loads(run(address, "--json").output)) == {"verifier"}
 
 
-def test_mistakes_end_with_one_line(told: tuple[Telling, str], tmp_path: Path) -> None:
+def test_errors_are_reported_in_one_line(
+    info_server: tuple[InfoServicer, str], tmp_path: Path
+) -> None:
     folder = tmp_path / "folder.svg"
     folder.mkdir()
     for server, arguments, words in (
-        (told[1], ["--plot", "costs.png"], "plot: must end in .svg"),
+        (info_server[1], ["--plot", "costs.png"], "plot: must end in .svg"),
         (
-            told[1],
+            info_server[1],
             ["--plot", str(tmp_path / "no" / "where.svg")],
             f"plot: must be a file in a folder that exists, and there is no {tmp_path / 'no'}",
         ),
-        (told[1], ["--plot", str(folder)], "plot: cannot be written"),
+        (info_server[1], ["--plot", str(folder)], "plot: cannot be written"),
         ("127.0.0.1:1", [], "no server at 127.0.0.1:1: start one with `draftloop up`"),
     ):
         result = run(server, *arguments)

@@ -22,7 +22,7 @@ from tests.support.redis_server import RedisServer
 from verifier_service.config import VerifierSettings
 
 
-def refusal(*arguments: str) -> str:
+def refusal_message(*arguments: str) -> str:
     result = CliRunner().invoke(app, ["up", *arguments])
     assert result.exit_code == EXIT_FAILED and result.stdout == "", result.output
     [line] = result.stderr.splitlines()
@@ -36,7 +36,9 @@ def test_every_setting_has_a_flag() -> None:
     assert flags == {flag_of(name) for name in ("config", *StackConfig.model_fields)}
 
 
-def test_flags_win_over_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flags_override_the_configuration_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     started: list[StackConfig] = []
     monkeypatch.setattr(cli_up, "_run_stack", started.append)
     file = tmp_path / "up.toml"
@@ -50,22 +52,23 @@ def test_flags_win_over_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert config.model_fields_set == {"host", "http_port", "verifier_flags"}
 
 
-def test_a_roles_flag_is_shown_its_place() -> None:
-    assert refusal("--max-sessions", "32", "--port", "0") == (
+def test_unknown_flags_are_refused_with_a_suggestion() -> None:
+    assert refusal_message("--max-sessions", "32", "--port", "0") == (
         "--max-sessions: a flag of verifier and drafter, not of `draftloop up`: say "
         '--verifier-flags \'--max-sessions 32\', or verifier_flags = ["--max-sessions", "32"] '
         "in the file of --config"
     )
-    assert 'drafter_flags = ["--draft-ahead", "on"]' in refusal("--draft-ahead", "on")
-    assert 'orchestrator_flags = ["--max-requests=3"]' in refusal("--max-requests=3")
+    assert 'drafter_flags = ["--draft-ahead", "on"]' in refusal_message("--draft-ahead", "on")
+    assert 'orchestrator_flags = ["--max-requests=3"]' in refusal_message("--max-requests=3")
     assert (
-        refusal("--tarqet", "x") == "--tarqet: unknown flag; the nearest that is known is --target"
+        refusal_message("--tarqet", "x")
+        == "--tarqet: unknown flag; the nearest that is known is --target"
     )
-    assert refusal("--foo") == "--foo: unknown flag"
-    assert refusal("models") == "models: `draftloop up` takes flags alone"
+    assert refusal_message("--foo") == "--foo: unknown flag"
+    assert refusal_message("models") == "models: `draftloop up` takes flags alone"
 
 
-def test_the_roles_flags_are_known_whole() -> None:
+def test_all_role_settings_are_known_to_up() -> None:
     settings: dict[str, type[ServiceSettings]] = {
         "verifier": VerifierSettings, "drafter": DrafterSettings,
         "orchestrator": OrchestratorSettings,
@@ -75,7 +78,7 @@ def test_the_roles_flags_are_known_whole() -> None:
         assert set(kind.model_fields) - own == set(cli_up.ROLE_SETTINGS[role]) - own
 
 
-def test_a_stop_says_what_becomes_of_the_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopping_up_reports_that_the_logs_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     folders: list[Path] = []
 
     def interrupted(stack: Stack) -> None:
@@ -90,7 +93,7 @@ def test_a_stop_says_what_becomes_of_the_logs(monkeypatch: pytest.MonkeyPatch) -
     assert len(folders) == 1 and not folders[0].exists()
 
 
-def test_a_phrase_log_that_is_not_there_is_told(
+def test_unreachable_phrase_log_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An unreachable log is reported. Earlier, the output said only that everything was ready."""

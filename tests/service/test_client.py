@@ -29,11 +29,11 @@ from tests.support.scripted_generation import ScriptedGeneration, serving
 from tests.support.waiting import until
 
 SOON = Retry(attempts=3, initial_backoff_s=0.01)
-Told = tuple[ScriptedGeneration, str]
+ServerAndAddress = tuple[ScriptedGeneration, str]
 
 
 @pytest.fixture
-def told() -> Iterator[Told]:
+def scripted_server() -> Iterator[ServerAndAddress]:
     """The scripted server and its address."""
     servicer = ScriptedGeneration()
     with serving(servicer) as address:
@@ -41,21 +41,21 @@ def told() -> Iterator[Told]:
 
 
 @pytest.fixture
-def client(told: Told) -> Iterator[Client]:
-    with Client(told[1], retry=SOON) as client:
+def client(scripted_server: ServerAndAddress) -> Iterator[Client]:
+    with Client(scripted_server[1], retry=SOON) as client:
         yield client
 
 
-def overloaded() -> Overloaded:
+def overloaded_error() -> Overloaded:
     return Overloaded("no room", retry_after_s=0.02)
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_what_fails_before_the_first_token_is_tried_again(
-    told: Told, client: Client, streamed: bool
+def test_failures_before_the_first_token_are_retried(
+    scripted_server: ServerAndAddress, client: Client, streamed: bool
 ) -> None:
-    servicer, _ = told
-    servicer.failures = [overloaded(), Unavailable("no verifier", retry_after_s=0.02)]
+    servicer, _ = scripted_server
+    servicer.failures = [overloaded_error(), Unavailable("no verifier", retry_after_s=0.02)]
     if streamed:
         assert "".join(piece.text for piece in client.stream("x")) == "012"
     else:
@@ -64,11 +64,11 @@ def test_what_fails_before_the_first_token_is_tried_again(
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_what_comes_just_as_a_server_stops_is_tried_again(
-    told: Told, client: Client, streamed: bool
+def test_call_cancelled_by_a_stopping_server_is_retried(
+    scripted_server: ServerAndAddress, client: Client, streamed: bool
 ) -> None:
     """gRPC cancels a call that arrives as a server stops; another server may answer a retry."""
-    servicer, address = told
+    servicer, address = scripted_server
     servicer.failures = [grpc.StatusCode.CANCELLED]
     if streamed:
         assert "".join(piece.text for piece in client.stream("x")) == "012"
@@ -79,17 +79,21 @@ def test_what_comes_just_as_a_server_stops_is_tried_again(
         client.generate("x")
 
 
-def test_the_last_attempt_raises_what_the_server_said(told: Told, client: Client) -> None:
-    servicer, _ = told
-    servicer.failures = [overloaded() for _ in range(3)]
+def test_last_attempt_raises_the_servers_error(
+    scripted_server: ServerAndAddress, client: Client
+) -> None:
+    servicer, _ = scripted_server
+    servicer.failures = [overloaded_error() for _ in range(3)]
     with pytest.raises(Overloaded, match="no room; try again in 0.02 s") as caught:
         client.generate("x")
     assert caught.value.retry_after_s == pytest.approx(0.02)
     assert servicer.calls == 3
 
 
-def test_after_the_first_token_nothing_is_tried_again(told: Told, client: Client) -> None:
-    servicer, _ = told
+def test_failures_after_the_first_token_are_not_retried(
+    scripted_server: ServerAndAddress, client: Client
+) -> None:
+    servicer, _ = scripted_server
     servicer.midway = Unavailable("the verifier died")
     texts = []
     stream = client.stream("x")
@@ -109,17 +113,21 @@ def test_after_the_first_token_nothing_is_tried_again(told: Told, client: Client
         (RuntimeError("a bug"), DraftloopError, "INTERNAL: internal error"),
     ],
 )
-def test_what_would_fail_again_is_not_tried_again(
-    told: Told, client: Client, failure: Exception, kind: type[Exception], words: str
+def test_permanent_errors_are_not_retried(
+    scripted_server: ServerAndAddress,
+    client: Client,
+    failure: Exception,
+    kind: type[Exception],
+    words: str,
 ) -> None:
-    servicer, _ = told
+    servicer, _ = scripted_server
     servicer.failures = [failure]
     with pytest.raises(kind, match=words):
         client.generate("x")
     assert servicer.calls == 1
 
 
-def test_messages_are_as_large_as_the_server_lets_them_be() -> None:
+def test_client_does_not_limit_message_size() -> None:
     """The client used to limit messages itself, to the default of the servers."""
     large = MAX_MESSAGE_BYTES + 1
     with serving(ScriptedGeneration(), 2 * large) as address, Client(address) as client:
@@ -127,7 +135,7 @@ def test_messages_are_as_large_as_the_server_lets_them_be() -> None:
         assert len(client.detokenize([large])) == large
 
 
-def test_a_message_that_is_too_large_names_the_servers_setting(client: Client) -> None:
+def test_oversized_message_error_names_the_servers_setting(client: Client) -> None:
     for ask in (
         lambda: client.generate("x" * MAX_MESSAGE_BYTES),
         lambda: client.detokenize([MAX_MESSAGE_BYTES]),
@@ -136,18 +144,22 @@ def test_a_message_that_is_too_large_names_the_servers_setting(client: Client) -
             ask()
 
 
-def test_a_wait_that_outlasts_the_timeout_is_not_begun(told: Told, client: Client) -> None:
+def test_no_retry_wait_longer_than_the_timeout(
+    scripted_server: ServerAndAddress, client: Client
+) -> None:
     """The server's error tells more than a deadline that passes while the client waits."""
-    servicer, _ = told
+    servicer, _ = scripted_server
     servicer.failures = [Overloaded("no room", retry_after_s=1000)]
     with pytest.raises(Overloaded):
         client.generate("x", timeout=100)
     assert servicer.calls == 1
 
 
-def test_what_fails_is_what_the_policy_names(told: Told) -> None:
-    servicer, address = told
-    servicer.failures = [overloaded()]
+def test_only_errors_named_by_the_retry_policy_are_retried(
+    scripted_server: ServerAndAddress,
+) -> None:
+    servicer, address = scripted_server
+    servicer.failures = [overloaded_error()]
     with (
         Client(address, retry=Retry(errors=(Unavailable,))) as client,
         pytest.raises(Overloaded),
@@ -156,8 +168,8 @@ def test_what_fails_is_what_the_policy_names(told: Told) -> None:
     assert servicer.calls == 1
 
 
-def test_the_timeout_is_the_servers_deadline_too(told: Told) -> None:
-    servicer, address = told
+def test_timeout_is_sent_as_the_servers_deadline(scripted_server: ServerAndAddress) -> None:
+    servicer, address = scripted_server
     servicer.stuck = True
     with Client(address, timeout=500) as client:
         client.generate("x")
@@ -170,9 +182,11 @@ def test_the_timeout_is_the_servers_deadline_too(told: Told) -> None:
     until(lambda: servicer.running == 0)
 
 
-def test_leaving_the_loop_cancels(told: Told, client: Client) -> None:
+def test_leaving_the_stream_loop_cancels_the_call(
+    scripted_server: ServerAndAddress, client: Client
+) -> None:
     """Leaving the loop cancels the call even if the stream object is still referenced."""
-    servicer, _ = told
+    servicer, _ = scripted_server
     servicer.stuck = True
     stream = client.stream("x")
     for piece in stream:
@@ -183,8 +197,10 @@ def test_leaving_the_loop_cancels(told: Told, client: Client) -> None:
     assert stream.read() is None
 
 
-def test_cancel_ends_a_wait_in_another_thread(told: Told, client: Client) -> None:
-    servicer, _ = told
+def test_cancel_wakes_a_reader_in_another_thread(
+    scripted_server: ServerAndAddress, client: Client
+) -> None:
+    servicer, _ = scripted_server
     servicer.stuck = True
     with client.stream("x") as stream:
         assert next(stream).text == "0"
@@ -194,8 +210,10 @@ def test_cancel_ends_a_wait_in_another_thread(told: Told, client: Client) -> Non
     until(lambda: servicer.running == 0)
 
 
-def test_cancel_ends_the_wait_between_two_attempts(told: Told, client: Client) -> None:
-    servicer, _ = told
+def test_cancel_ends_the_wait_between_retries(
+    scripted_server: ServerAndAddress, client: Client
+) -> None:
+    servicer, _ = scripted_server
     servicer.failures = [Overloaded("no room", retry_after_s=500)]
     stream = client.stream("x")
 
@@ -211,8 +229,10 @@ def test_cancel_ends_the_wait_between_two_attempts(told: Told, client: Client) -
     assert servicer.calls == 1
 
 
-def test_closing_fails_what_waits_and_what_comes(told: Told) -> None:
-    servicer, address = told
+def test_closing_the_client_fails_running_and_later_calls(
+    scripted_server: ServerAndAddress,
+) -> None:
+    servicer, address = scripted_server
     servicer.stuck = True
     client = Client(address)
     stream = client.stream("x")
@@ -226,9 +246,11 @@ def test_closing_fails_what_waits_and_what_comes(told: Told) -> None:
         client.generate("x")
 
 
-async def test_closing_fails_what_waits_in_tasks(told: Told) -> None:
+async def test_closing_the_async_client_fails_waiting_tasks(
+    scripted_server: ServerAndAddress,
+) -> None:
     """A call, a stream and waits before a retry fail; a cancelled task raises CancelledError."""
-    servicer, address = told
+    servicer, address = scripted_server
     servicer.stuck = servicer.busy = True
     client = AsyncClient(address)
     stream = client.stream("x")
@@ -260,9 +282,9 @@ async def test_closing_fails_what_waits_in_tasks(told: Told) -> None:
     await _until_running(servicer, 0)
 
 
-async def test_a_closed_client_says_so(told: Told) -> None:
+async def test_closed_async_client_raises_on_every_call(scripted_server: ServerAndAddress) -> None:
     for connected in (False, True):
-        client = AsyncClient(told[1])
+        client = AsyncClient(scripted_server[1])
         if connected:
             await client.generate("x")
         await client.close()
@@ -273,10 +295,10 @@ async def test_a_closed_client_says_so(told: Told) -> None:
                 await call
 
 
-def test_any_number_of_threads_may_close(told: Told) -> None:
+def test_many_threads_may_close_the_client(scripted_server: ServerAndAddress) -> None:
     """The last threads must not wait for an event loop that has stopped."""
     for _ in range(20):
-        client = Client(told[1])
+        client = Client(scripted_server[1])
         closing = [threading.Thread(target=client.close, daemon=True) for _ in range(4)]
         for thread in closing:
             thread.start()
@@ -285,8 +307,8 @@ def test_any_number_of_threads_may_close(told: Told) -> None:
         assert not any(thread.is_alive() for thread in closing)
 
 
-async def test_async_cancel_task_cancel_and_break(told: Told) -> None:
-    servicer, address = told
+async def test_async_cancel_task_cancel_and_break(scripted_server: ServerAndAddress) -> None:
+    servicer, address = scripted_server
     servicer.stuck = True
     async with AsyncClient(address, retry=NO_RETRY) as client:
         stream = client.stream("x")
@@ -320,8 +342,8 @@ async def _until_running(servicer: ScriptedGeneration, count: int) -> None:
     pytest.fail("it never came true")
 
 
-def test_the_key_goes_with_every_call_and_is_never_shown(told: Told) -> None:
-    servicer, address = told
+def test_api_key_is_sent_with_every_call_and_never_shown(scripted_server: ServerAndAddress) -> None:
+    servicer, address = scripted_server
     with Client(address, api_key="secret-1") as client:
         client.generate("x")
         assert servicer.metadata["authorization"] == "Bearer secret-1"
@@ -331,14 +353,16 @@ def test_the_key_goes_with_every_call_and_is_never_shown(told: Told) -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_proxies_of_the_web_are_not_asked(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_ignores_web_proxies(
+    scripted_server: ServerAndAddress, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("http_proxy", "https_proxy", "grpc_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
-    with Client(told[1]) as client:
+    with Client(scripted_server[1]) as client:
         client.generate("x")
 
 
-def test_errors_name_what_to_do_where_nothing_listens() -> None:
+def test_unreachable_server_error_says_how_to_start_one() -> None:
     with Client("127.0.0.1:1", retry=NO_RETRY) as client:
         with pytest.raises(Unavailable, match="no server at 127.0.0.1:1: start one with"):
             client.info()
@@ -346,7 +370,7 @@ def test_errors_name_what_to_do_where_nothing_listens() -> None:
             list(client.stream("x"))
 
 
-def test_another_service_is_told_apart() -> None:
+def test_server_of_another_service_raises_mismatch() -> None:
     server = grpc.server(ThreadPoolExecutor(1))
     address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     server.start()

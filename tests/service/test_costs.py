@@ -18,7 +18,14 @@ from protos import drafter_pb2, verifier_pb2
 from protos.drafter_pb2_grpc import DrafterStub
 from protos.verifier_pb2_grpc import VerifierStub
 from tests.service.conftest import MODEL, Start
-from tests.service.sessions import PROMPT, open_drafter, open_verifier, propose, say, verify
+from tests.service.sessions import (
+    PROMPT,
+    open_drafter,
+    open_verifier,
+    propose,
+    send_and_read,
+    verify,
+)
 from tests.support.model_info import model_info
 from tests.support.ports import quiet_port
 from tests.support.waiting import eventually
@@ -29,29 +36,29 @@ ROUNDS = 4
 RECYCLING_ALONE = FusedParameters(draft_model=False, phrases=False, own_text=False)
 
 
-async def test_the_verifier_reports_what_its_forwards_took(serve_verifier: Start) -> None:
+async def test_verifier_reports_measured_forward_costs(serve_verifier: Start) -> None:
     async with serve_verifier() as (channel, host):
         stub = VerifierStub(channel)
         host.model.costs = CostCurve(SLOW)
         call = stub.Verify()
-        answer = await say(call, open_verifier())
+        answer = await send_and_read(call, open_verifier())
         seen = []
         for length in range(len(PROMPT) + 1, len(PROMPT) + 1 + ROUNDS):
             info = (await stub.Info(verifier_pb2.VerifierInfoRequest())).model
             seen.append([point.forward_ns for point in info.cost_curve])
-            answer = await say(call, verify(length))
+            answer = await send_and_read(call, verify(length))
             assert len(answer.verdict.emitted_token_ids) == 1
         assert seen == sorted(seen, reverse=True) and seen[0] != seen[-1]
         assert seen[-1][0] < SLOW[0].forward_ns
 
 
-async def test_the_drafter_reports_what_its_forwards_took(serve_drafter: Start) -> None:
+async def test_drafter_reports_measured_forward_costs(serve_drafter: Start) -> None:
     async with serve_drafter() as (channel, host):
         stub = DrafterStub(channel)
         host.model.costs = CostCurve(SLOW)
         call = stub.Draft()
-        await say(call, open_drafter())
-        await say(call, propose(len(PROMPT), nodes=2))
+        await send_and_read(call, open_drafter())
+        await send_and_read(call, propose(len(PROMPT), nodes=2))
         info = (await stub.Info(drafter_pb2.DrafterInfoRequest())).model
         assert info.cost_curve[0].forward_ns < SLOW[0].forward_ns
         assert info.instance_id == host.info.instance_id
@@ -63,7 +70,7 @@ def deployment_of(verifier: str, drafter: str) -> deployment.Deployment:
     return deployment.Deployment(chosen)
 
 
-async def test_the_orchestrator_asks_again_and_keeps_what_it_knows(
+async def test_orchestrator_refreshes_cost_curves_and_keeps_the_last_known(
     serve_verifier: Start, serve_drafter: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(discovery, "POLL_INTERVAL_S", 0.05)
@@ -88,7 +95,7 @@ async def test_the_orchestrator_asks_again_and_keeps_what_it_knows(
         await started.stop()
 
 
-async def test_on_one_machine_a_drafter_keeps_all_requests_waiting(
+async def test_drafter_on_the_verifiers_machine_is_charged_to_all_requests(
     serve_verifier: Start, serve_drafter: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listen = [f"127.0.0.1:{quiet_port()}" for _ in range(2)]
@@ -123,7 +130,7 @@ async def test_on_one_machine_a_drafter_keeps_all_requests_waiting(
         (None, Speculation(strategy=FUSED), True),
     ],
 )
-def test_successors_are_asked_for_where_forwards_are_long(
+def test_successors_are_requested_when_forwards_are_slow(
     forward_ns: int | None, said: Speculation, recycles: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if no other free source is on, or the request sets how much is drafted."""

@@ -62,7 +62,7 @@ def deadlines(monkeypatch: pytest.MonkeyPatch) -> list[Deadline]:
 
 
 @asynccontextmanager
-async def by_grpc() -> AsyncIterator[generation_pb2_grpc.GenerationStub]:
+async def grpc_stub() -> AsyncIterator[generation_pb2_grpc.GenerationStub]:
     async with gateway() as (_, deployment):
         server = grpc.aio.server(interceptors=[ErrorInterceptor()])
         register(GenerationServicer(Front(deployment)), server)
@@ -73,13 +73,13 @@ async def by_grpc() -> AsyncIterator[generation_pb2_grpc.GenerationStub]:
         await server.stop(0)
 
 
-def ended() -> tuple[float, float]:
+def ended_counts() -> tuple[float, float]:
     """The counts of requests that exceeded their deadline and of cancelled ones."""
     late, left = FAILURES.labels("deadline_exceeded"), SUCCESSES.labels("abort")
     return late._value.get(), left._value.get()
 
 
-def require_late(answer: httpx.Response) -> None:
+def require_timeout_error(answer: httpx.Response) -> None:
     assert answer.status_code == 504, answer.text
     error = answer.json()["error"]
     assert (error["type"], error.get("code", "timeout")) == ("timeout_error", "timeout")
@@ -92,86 +92,86 @@ def grpc_request(bomb: str | None = None) -> pb.GenerateOnceRequest:
     return pb.GenerateOnceRequest(parameters=parameters)
 
 
-async def test_a_deadline_that_passes_while_a_request_is_read_over_grpc(
+async def test_deadline_passes_while_a_grpc_request_is_read(
     deadlines: list[Deadline],
 ) -> None:
     """The request counts as late even if gRPC cancels the handler first."""
-    async with by_grpc() as stub:
-        late, left = ended()
+    async with grpc_stub() as stub:
+        late, left = ended_counts()
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stub.GenerateOnce(grpc_request(BOMB), timeout=SHORT_S)
         assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        await eventually(lambda: ended() != (late, left))
-        assert ended() == (late + 1, left) and not deadlines
+        await eventually(lambda: ended_counts() != (late, left))
+        assert ended_counts() == (late + 1, left) and not deadlines
 
 
-async def test_a_deadline_that_passes_while_a_request_is_read_over_http(
+async def test_deadline_passes_while_an_http_request_is_read(
     deadlines: list[Deadline],
 ) -> None:
     async with gateway() as (client, _):
-        late, left = ended()
-        require_late(await client.post("/v1/completions", json=BODY, headers=SHORT))
-        assert ended() == (late + 1, left) and not deadlines
+        late, left = ended_counts()
+        require_timeout_error(await client.post("/v1/completions", json=BODY, headers=SHORT))
+        assert ended_counts() == (late + 1, left) and not deadlines
 
 
-async def for_ever(*_: Any, **__: Any) -> None:
+async def wait_forever(*_: Any, **__: Any) -> None:
     await asyncio.Event().wait()
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_a_deadline_that_passes_while_others_keep_the_tokenizer(
+async def test_deadline_passes_while_waiting_for_a_busy_tokenizer(
     deadlines: list[Deadline], monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     """Waiting for the tokenizer used to have no limit; only the steps after it had one."""
     for name in ("encode_async", "decode_async"):
-        monkeypatch.setattr(Tokenizer, name, for_ever)
+        monkeypatch.setattr(Tokenizer, name, wait_forever)
     async with gateway() as (client, _), asyncio.timeout(LONG_S):
-        late, left = ended()
-        require_late(await client.post(path, json=BODIES[path], headers=SHORT))
-        assert ended() == (late + 1, left) and not deadlines
+        late, left = ended_counts()
+        require_timeout_error(await client.post(path, json=BODIES[path], headers=SHORT))
+        assert ended_counts() == (late + 1, left) and not deadlines
 
 
-async def test_a_deadline_that_passes_while_token_texts_are_looked_up(
+async def test_deadline_passes_while_token_texts_are_looked_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Tokenizer, "token_texts", for_ever)
+    monkeypatch.setattr(Tokenizer, "token_texts", wait_forever)
     body = {"prompt": "a", "return_token_strs": True}
     async with gateway() as (client, _), asyncio.timeout(LONG_S):
-        require_late(await client.post("/tokenize", json=body, headers=SHORT))
+        require_timeout_error(await client.post("/tokenize", json=body, headers=SHORT))
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_a_deadline_that_passes_before_a_body_is_there(path: str) -> None:
+async def test_deadline_passes_before_the_body_arrives(path: str) -> None:
     """The time counts from the head of the request. The body used to have unlimited time."""
 
     async def body() -> AsyncIterator[bytes]:
         yield b"{"
-        await for_ever()
+        await wait_forever()
 
     async with gateway() as (client, _), asyncio.timeout(LONG_S):
-        late, left = ended()
+        late, left = ended_counts()
         answer = await client.post(path, content=body(), headers=SHORT)
-        require_late(answer)
+        require_timeout_error(answer)
         assert answer.headers["connection"] == "close"  # the rest of the body is not read
-        assert ended() == (late + 1, left)
+        assert ended_counts() == (late + 1, left)
 
 
-async def test_a_deadline_that_passes_while_a_long_body_is_checked(
+async def test_deadline_passes_while_a_long_body_is_checked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     done = threading.Event()
     monkeypatch.setattr(unread, "_read", lambda *_: done.wait(LONG_S))
     body = {"prompt": "a" * (unread.LONG_BODY + 1)}
     async with gateway() as (client, _):
-        late, left = ended()
+        late, left = ended_counts()
         try:
-            require_late(await client.post("/v1/completions", json=body, headers=SHORT))
-            assert ended() == (late + 1, left)
+            require_timeout_error(await client.post("/v1/completions", json=body, headers=SHORT))
+            assert ended_counts() == (late + 1, left)
         finally:
             done.set()
 
 
-async def test_what_is_no_time_limit_is_refused() -> None:
+async def test_invalid_time_limit_is_refused() -> None:
     async with gateway() as (client, _):
         refused = await client.post("/tokenize", content=b"", headers={"X-Request-Timeout": "0"})
         assert refused.status_code == 400
@@ -179,18 +179,20 @@ async def test_what_is_no_time_limit_is_refused() -> None:
         assert (await client.get("/health", headers={"X-Request-Timeout": "0"})).status_code == 200
 
 
-async def test_grpc_calls_off_what_waits_for_the_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_grpc_deadline_cancels_the_wait_for_the_tokenizer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     left: list[str] = []
 
     async def kept(*_: Any) -> None:
         try:
-            await for_ever()
+            await wait_forever()
         finally:
             left.append("")
 
     for name in ("encode_async", "decode_async"):
         monkeypatch.setattr(Tokenizer, name, kept)
-    async with by_grpc() as stub:
+    async with grpc_stub() as stub:
         for call, request in (
             (stub.Tokenize, pb.TokenizeRequest(text="a")),
             (stub.Detokenize, pb.DetokenizeRequest(token_ids=[5])),
@@ -203,7 +205,7 @@ async def test_grpc_calls_off_what_waits_for_the_tokenizer(monkeypatch: pytest.M
 
 
 @pytest.fixture
-def read_at(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def read_times(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The times at which requests began to be read."""
     moments: list[float] = []
     read = RequestReader.read
@@ -226,24 +228,24 @@ class Call:
         return LONG_S
 
 
-async def test_reading_is_a_part_of_the_time(
-    read_at: list[float], deadlines: list[Deadline]
+async def test_time_limit_includes_reading_the_request(
+    read_times: list[float], deadlines: list[Deadline]
 ) -> None:
     async with gateway() as (_, deployment):
         door: Any = GenerationServicer(Front(deployment))
         with pytest.raises(Unavailable):  # there is no verifier
             await door.GenerateOnce(grpc_request(), Call())
-    (began,), (deadline,) = read_at, deadlines
+    (began,), (deadline,) = read_times, deadlines
     assert deadline.at is not None and deadline.at < began + LONG_S
 
 
-async def test_the_choices_of_an_http_request_have_one_deadline(
-    read_at: list[float], deadlines: list[Deadline]
+async def test_all_choices_of_an_http_request_share_one_deadline(
+    read_times: list[float], deadlines: list[Deadline]
 ) -> None:
     """Each choice's time used to begin only when those before it had been read."""
     async with gateway() as (client, _):
         body, headers = {"prompt": ["a", "b"], "n": 2}, {"X-Request-Timeout": str(LONG_S)}
         await client.post("/v1/completions", json=body, headers=headers)
-    assert len(deadlines) == len(read_at) == 4 and len(set(deadlines)) == 1
+    assert len(deadlines) == len(read_times) == 4 and len(set(deadlines)) == 1
     at = deadlines[0].at
-    assert at is not None and at < read_at[0] + LONG_S
+    assert at is not None and at < read_times[0] + LONG_S

@@ -31,7 +31,7 @@ add = drafter_pb2_grpc.add_DrafterServicer_to_server
 
 
 @pytest.fixture(autouse=True)
-def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shortens the intervals of discovery to hundredths of a second.
 
     The time for an answer is lengthened: on a busy machine a first connection takes seconds.
@@ -41,10 +41,10 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(discovery, "INFO_TIMEOUT_S", 30.0)
 
 
-def serving(model: ModelInfo | None = None) -> fakes.FakeDrafter:
+def drafter_with(model: ModelInfo | None = None) -> fakes.FakeDrafter:
     """A drafter with the given information, by default that of a new process."""
     model = model or model_info(instance_id=uuid.uuid4().hex)
-    return fakes.FakeDrafter(convert.model_info_to_pb(model), fakes.nothing)
+    return fakes.FakeDrafter(convert.model_info_to_pb(model), fakes.no_draft)
 
 
 class Pods:
@@ -61,18 +61,18 @@ def channel_to(address: Address) -> grpc.aio.Channel:
     return open_channel(address.target, 1 << 20)
 
 
-def require_first(model: ModelInfo, address: str) -> None:
+def require_same_model_as_first(model: ModelInfo, address: str) -> None:
     FIRST.require_same_model(model)
 
 
 @asynccontextmanager
-async def discovering(book: AddressBook | Pods) -> AsyncIterator[Discovery]:
+async def discovery_of(book: AddressBook | Pods) -> AsyncIterator[Discovery]:
     found = Discovery(
         "drafter",
         book,  # type: ignore[arg-type]
         open_channel=channel_to,
         ask_info=drafter_info,
-        require_compatible=require_first,
+        require_compatible=require_same_model_as_first,
     )
     try:
         yield found
@@ -80,30 +80,33 @@ async def discovering(book: AddressBook | Pods) -> AsyncIterator[Discovery]:
         await found.stop()
 
 
-def there(found: Discovery) -> set[str]:
+def known_addresses(found: Discovery) -> set[str]:
     return {replica.address for replica in found.replicas.by_preference()}
 
 
-async def test_a_name_is_looked_up_by_the_system() -> None:
-    async with fakes.listening(add, serving(FIRST)) as address:
+async def test_dns_name_is_resolved_by_the_system() -> None:
+    async with fakes.listening(add, drafter_with(FIRST)) as address:
         port = address.rpartition(":")[2]
-        async with discovering(AddressBook([f"dns:///localhost:{port}"])) as found:
+        async with discovery_of(AddressBook([f"dns:///localhost:{port}"])) as found:
             await found.poll_once()
-            assert there(found) == {address}
+            assert known_addresses(found) == {address}
             assert found.replicas.model == FIRST
 
 
 async def test_replicas_join_and_leave_with_their_addresses() -> None:
     """A session goes on when its replica is no longer listed; the channel is closed after it."""
-    async with fakes.listening(add, serving()) as old, fakes.listening(add, serving()) as new:
+    async with (
+        fakes.listening(add, drafter_with()) as old,
+        fakes.listening(add, drafter_with()) as new,
+    ):
         pods = Pods(old)
-        async with discovering(pods) as found:
+        async with discovery_of(pods) as found:
             await found.poll_once()
             found.start_polling()
             (replica,) = found.replicas.by_preference()
             replica.sessions += 1
             pods.addresses = [new]
-            await eventually(lambda: there(found) == {new})
+            await eventually(lambda: known_addresses(found) == {new})
             await drafter_info(replica.channel, 5)
             replica.sessions -= 1
             await eventually(lambda: replica not in found._leaving)
@@ -111,29 +114,29 @@ async def test_replicas_join_and_leave_with_their_addresses() -> None:
                 await drafter_info(replica.channel, 5)
 
 
-async def test_who_dies_leaves_and_who_returns_is_forgiven() -> None:
-    port, successor = quiet_port(), serving(model_info(instance_id="second"))
-    async with discovering(pods := Pods()) as found, fakes.listening(add, serving()) as other:
-        async with fakes.listening(add, serving(), port) as address:
+async def test_dead_replica_leaves_and_returning_one_is_used_again() -> None:
+    port, successor = quiet_port(), drafter_with(model_info(instance_id="second"))
+    async with discovery_of(pods := Pods()) as found, fakes.listening(add, drafter_with()) as other:
+        async with fakes.listening(add, drafter_with(), port) as address:
             pods.addresses = [address, other]
             await found.poll_once()
             found.start_polling()
-            assert there(found) == {address, other}
+            assert known_addresses(found) == {address, other}
             for replica in found.replicas.by_preference():
                 replica.record_failure()
-        await eventually(lambda: there(found) == {other})
+        await eventually(lambda: known_addresses(found) == {other})
         async with fakes.listening(add, successor, port):
-            await eventually(lambda: there(found) == {address, other})
+            await eventually(lambda: known_addresses(found) == {address, other})
             failures = {each.address: each.failures for each in found.replicas.by_preference()}
             assert failures == {address: 0, other: 1}
 
 
-async def test_who_was_started_anew_has_computed_nothing_yet() -> None:
+async def test_restarted_replica_has_no_cached_prefixes() -> None:
     """A restarted replica has no cached prefixes. It used to get sessions for its predecessor's."""
     text = list(range(2 * BLOCK_TOKENS))
     said = convert.model_info_to_pb(model_info(instance_id="first", prefix_caching=True))
-    service = fakes.FakeDrafter(said, fakes.nothing)
-    async with fakes.listening(add, service) as address, discovering(pods := Pods()) as found:
+    service = fakes.FakeDrafter(said, fakes.no_draft)
+    async with fakes.listening(add, service) as address, discovery_of(pods := Pods()) as found:
         pods.addresses = [address]
         await found.poll_once()
         (replica,) = found.replicas
@@ -145,86 +148,91 @@ async def test_who_was_started_anew_has_computed_nothing_yet() -> None:
         assert found.replicas.cached_tokens(text, "a") == 0
 
 
-async def test_a_process_of_two_addresses_is_one_replica() -> None:
+async def test_process_with_two_addresses_is_one_replica() -> None:
     """A name may have an IPv4 and an IPv6 address; if one fails, the other takes its place."""
-    async with fakes.listening(add, serving(FIRST)) as other, discovering(pods := Pods()) as found:
-        async with fakes.listening(add, serving(FIRST)) as address:
+    async with (
+        fakes.listening(add, drafter_with(FIRST)) as other,
+        discovery_of(pods := Pods()) as found,
+    ):
+        async with fakes.listening(add, drafter_with(FIRST)) as address:
             pods.addresses = [address, other]
             await found.poll_once()
             found.start_polling()
-            assert there(found) == {address} and "the process at" in found.missing[other]
-        await eventually(lambda: there(found) == {other})
+            assert known_addresses(found) == {address} and "the process at" in found.missing[other]
+        await eventually(lambda: known_addresses(found) == {other})
 
 
-async def test_who_dies_comes_last_before_anybody_asks() -> None:
+async def test_replica_with_a_closed_connection_is_tried_last() -> None:
     """The closed connection is the only sign; a session sent there would wait for its timeout."""
-    async with discovering(pods := Pods()) as found, fakes.listening(add, serving()) as other:
-        async with fakes.listening(add, serving()) as address:
+    async with discovery_of(pods := Pods()) as found, fakes.listening(add, drafter_with()) as other:
+        async with fakes.listening(add, drafter_with()) as address:
             pods.addresses = [address, other]
             await found.poll_once()
         await eventually(lambda: not all(replica.is_connected for replica in found.replicas))
         firsts = {found.replicas.by_preference()[0].address for _ in range(50)}
         assert firsts == {other}
-        assert there(found) == {address, other}
+        assert known_addresses(found) == {address, other}
 
 
-async def test_another_model_is_refused_and_named_once() -> None:
-    stranger = serving(model_info(model_fingerprint="cc", instance_id="stranger"))
+async def test_replica_with_another_model_is_refused_and_logged_once() -> None:
+    stranger = drafter_with(model_info(model_fingerprint="cc", instance_id="stranger"))
     with capture_logs() as lines:
         async with (
-            fakes.listening(add, serving()) as good,
+            fakes.listening(add, drafter_with()) as good,
             fakes.listening(add, stranger) as bad,
-            discovering(Pods(bad, good)) as found,
+            discovery_of(Pods(bad, good)) as found,
         ):
             await found.poll_once()
             found.start_polling()
             await asyncio.sleep(0.3)
-            assert there(found) == {good}
+            assert known_addresses(found) == {good}
             assert "cc" in found.missing[bad]
     refusals = [line for line in lines if line["event"] == "drafter refused"]
     assert len(refusals) == 1 and refusals[0]["address"] == bad
     assert "aa" in refusals[0]["reason"] and "cc" in refusals[0]["reason"]
 
 
-async def test_where_nobody_fits_the_first_look_says_so() -> None:
+async def test_first_look_raises_when_no_replica_fits() -> None:
     async with (
-        fakes.listening(add, serving(model_info(model_fingerprint="cc"))) as bad,
-        discovering(Pods(bad, "127.0.0.1:1")) as found,
+        fakes.listening(add, drafter_with(model_info(model_fingerprint="cc"))) as bad,
+        discovery_of(Pods(bad, "127.0.0.1:1")) as found,
     ):
         with pytest.raises(Mismatch, match="cc"):
             await found.poll_once()
 
 
-async def test_one_that_says_nothing_keeps_nobody_else_out(
+async def test_silent_replica_does_not_keep_others_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(discovery, "INFO_TIMEOUT_S", 0.5)
     async with (
         fakes.black_hole() as silent,
-        fakes.listening(add, serving()) as good,
-        discovering(Pods(silent, good)) as found,
+        fakes.listening(add, drafter_with()) as good,
+        discovery_of(Pods(silent, good)) as found,
     ):
         await found.poll_once()
         found.start_polling()
-        await eventually(lambda: there(found) == {good} and set(found.missing) == {silent})
+        await eventually(
+            lambda: known_addresses(found) == {good} and set(found.missing) == {silent}
+        )
 
 
-async def test_one_that_falls_silent_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
-    drafter = serving()
+async def test_replica_that_stops_answering_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    drafter = drafter_with()
     async with (
         fakes.listening(add, drafter) as address,
-        discovering(Pods(address)) as found,
+        discovery_of(Pods(address)) as found,
     ):
         await found.poll_once()
         monkeypatch.setattr(discovery, "INFO_TIMEOUT_S", 0.5)
         found.start_polling()
         drafter.info_delay_s = 3600
-        await eventually(lambda: not there(found))
+        await eventually(lambda: not known_addresses(found))
         drafter.info_delay_s = 0
-        await eventually(lambda: there(found) == {address})
+        await eventually(lambda: known_addresses(found) == {address})
 
 
-async def test_an_answer_that_means_nothing_is_no_reason_to_stop_asking() -> None:
+async def test_unreadable_answer_does_not_stop_discovery() -> None:
     """An unreadable answer may raise any exception; the next answer counts."""
     answers = iter([AttributeError("no field"), ValueError("no number")])
 
@@ -233,11 +241,14 @@ async def test_an_answer_that_means_nothing_is_no_reason_to_stop_asking() -> Non
             raise problem
         return await drafter_info(channel, timeout_s)
 
-    async with fakes.listening(add, serving()) as address, discovering(Pods(address)) as found:
+    async with (
+        fakes.listening(add, drafter_with()) as address,
+        discovery_of(Pods(address)) as found,
+    ):
         found._ask_info = ask
         with capture_logs() as lines:
             await found.poll_once()
             assert not found.replicas and "AttributeError" in found.missing[address]
             found.start_polling()
-            await eventually(lambda: there(found) == {address})
+            await eventually(lambda: known_addresses(found) == {address})
         assert sum(line["event"] == "unforeseen error" for line in lines) == 2

@@ -39,7 +39,7 @@ LOOPBACK = "127.0.0.1:0"
 
 
 @contextlib.asynccontextmanager
-async def opened(**settings: Any) -> AsyncIterator[tuple[OrchestratorServer, HttpServer]]:
+async def open_doors(**settings: Any) -> AsyncIterator[tuple[OrchestratorServer, HttpServer]]:
     """The servers, set to ready; the gRPC server also serves a scripted verifier's calls."""
     listens = {"listen": LOOPBACK, "http_listen": LOOPBACK, "tokenizer": bundled_model("verifier")}
     chosen = OrchestratorSettings(**{**listens, "grace_period_s": 600, **settings})
@@ -59,10 +59,10 @@ async def opened(**settings: Any) -> AsyncIterator[tuple[OrchestratorServer, Htt
         await deployment.stop()
 
 
-async def test_health_follows_the_verifiers_and_life_does_not() -> None:
+async def test_service_health_follows_the_verifiers_and_liveness_does_not() -> None:
     """The service's health is that of `/ready`; load balancers and `draftloop health` read it."""
     async with (
-        opened() as (doors, http),
+        open_doors() as (doors, http),
         grpc.aio.insecure_channel(doors.address) as channel,
     ):
         stub = health_pb2_grpc.HealthStub(channel)
@@ -80,7 +80,7 @@ async def test_health_follows_the_verifiers_and_life_does_not() -> None:
 
 
 @contextlib.asynccontextmanager
-async def served(doors: OrchestratorServer) -> AsyncIterator[Any]:
+async def running_call(doors: OrchestratorServer) -> AsyncIterator[Any]:
     """A call that runs until `end` closes it."""
     async with grpc.aio.insecure_channel(doors.address) as channel:
         call = verifier_pb2_grpc.VerifierStub(channel).Verify()
@@ -89,7 +89,7 @@ async def served(doors: OrchestratorServer) -> AsyncIterator[Any]:
         yield call
 
 
-async def end(call: Any) -> None:
+async def end_call(call: Any) -> None:
     await call.write(verifier_pb2.VerifyRequest(close=verifier_pb2.CloseVerifierSession()))
     assert await call.code() is grpc.StatusCode.OK
 
@@ -101,7 +101,7 @@ WHOLE = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
 @contextlib.asynccontextmanager
-async def connected(
+async def connection_with(
     http: HttpServer, said: bytes
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """A connection on which these bytes were sent."""
@@ -116,37 +116,35 @@ async def connected(
 
 
 @pytest.mark.parametrize("said", [b"", HEAD], ids=["nothing", "half a head"])
-async def test_who_does_not_ask_is_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch, said: bytes
-) -> None:
+async def test_silent_connections_are_closed(monkeypatch: pytest.MonkeyPatch, said: bytes) -> None:
     """Silent connections are closed, as each takes one of the process's file descriptors."""
     monkeypatch.setattr(connections, "HEAD_TIMEOUT_S", 0.2)
-    async with opened() as (_, http), connected(http, said) as (reader, writer):
+    async with open_doors() as (_, http), connection_with(http, said) as (reader, writer):
         assert await reader.read() == b""
-    async with opened() as (_, http), connected(http, WHOLE) as (reader, writer):
+    async with open_doors() as (_, http), connection_with(http, WHOLE) as (reader, writer):
         await reader.readuntil(b"}")
         writer.write(said or b"GET")
         assert await reader.read() == b""
 
 
-async def test_what_is_no_http_behind_a_head_is_nobodys_failure() -> None:
+async def test_bytes_after_a_refused_head_are_not_parsed() -> None:
     """The head alone would be refused; what follows it is not parsed and logs no error."""
     refused = HEAD + b"content-encoding: gzip\r\ntransfer-encoding: chunked\r\n\r\nno number\r\n"
     with capture_logs() as lines:
-        async with opened() as (_, http), connected(http, refused) as (reader, _):
+        async with open_doors() as (_, http), connection_with(http, refused) as (reader, _):
             assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
     assert not [line for line in lines if line["log_level"] == "error"]
 
 
-async def test_nothing_follows_a_body_of_two_lengths() -> None:
+async def test_connection_is_closed_after_a_body_with_two_lengths() -> None:
     """A proxy may use the other length, and take the rest for another client's request."""
     lengths = b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n"
     twice = HEAD + lengths + b"0\r\n\r\n" + WHOLE
-    async with opened() as (_, http), connected(http, twice) as (reader, _):
+    async with open_doors() as (_, http), connection_with(http, twice) as (reader, _):
         assert (await reader.read()).count(b"HTTP/1.1 ") == 1
 
 
-async def test_an_unforeseen_error_can_be_read_by_pages_of_allowed_origins(
+async def test_internal_error_has_cors_headers_and_request_id(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An internal error has CORS headers and the request id. It used to have neither."""
@@ -159,7 +157,10 @@ async def test_an_unforeseen_error_can_be_read_by_pages_of_allowed_origins(
     headers = {"Origin": page, "X-Request-Id": "mine"}
     before = count._value.get()
     with capture_logs() as lines:
-        async with opened(http_allowed_origins=page) as (_, http), httpx.AsyncClient() as client:
+        async with (
+            open_doors(http_allowed_origins=page) as (_, http),
+            httpx.AsyncClient() as client,
+        ):
             answer = await client.post(
                 f"http://{http.address}/tokenize", json={"prompt": "a"}, headers=headers
             )
@@ -171,25 +172,27 @@ async def test_an_unforeseen_error_can_be_read_by_pages_of_allowed_origins(
     assert [line["event"] for line in lines].count("unforeseen error") == 1
 
 
-async def test_half_a_body_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with opened() as (doors, http), connected(http, HALF_A_BODY) as (reader, _):
+async def test_incomplete_body_is_refused_on_drain_and_timeout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with open_doors() as (doors, http), connection_with(http, HALF_A_BODY) as (reader, _):
         await eventually(lambda: http.busy)
         draining = asyncio.create_task(doors.drain())
         assert (await reader.read()).startswith(b"HTTP/1.1 503 ")
         await draining
     monkeypatch.setattr(envelope, "BODY_PIECE_TIMEOUT_S", 0.2)
-    async with opened() as (_, http), connected(http, HALF_A_BODY) as (reader, _):
+    async with open_doors() as (_, http), connection_with(http, HALF_A_BODY) as (reader, _):
         answer = await reader.read()
         assert answer.startswith(b"HTTP/1.1 408 ") and b"request_timeout" in answer
 
 
-async def test_who_sends_a_body_before_anything_else_gets_its_refusal() -> None:
+async def test_refusal_reaches_a_client_that_sends_its_whole_body_first() -> None:
     """A refusal reaches a client that reads no answer before it has sent its whole body.
 
     OpenAI's and Anthropic's asynchronous clients are such. The connection used to be closed at
     once, and they reported a connection error.
     """
-    async with opened() as (_, http):
+    async with open_doors() as (_, http):
         base = f"http://{http.address}/v1"
         async with openai.AsyncOpenAI(base_url=base, api_key="none", max_retries=0) as client:
             with pytest.raises(openai.APIStatusError) as caught:
@@ -198,21 +201,21 @@ async def test_who_sends_a_body_before_anything_else_gets_its_refusal() -> None:
 
 
 @pytest.mark.parametrize("limits", [(0.2, 600, 600), (600, 0.2, 600), (600, 600, 1)])
-async def test_a_body_that_nobody_wants_has_limits(
+async def test_body_of_a_refused_request_is_read_only_up_to_limits(
     monkeypatch: pytest.MonkeyPatch, limits: tuple[float, ...]
 ) -> None:
     names = ("DISCARD_PIECE_TIMEOUT_S", "DISCARD_TIMEOUT_S", "MAX_DISCARD_BYTES")
     for name, limit in zip(names, limits, strict=True):
         monkeypatch.setattr(envelope, name, limit)
     long = HALF_A_BODY.replace(b"99", b"9999999999")
-    async with opened() as (_, http), connected(http, long) as (reader, _):
+    async with open_doors() as (_, http), connection_with(http, long) as (reader, _):
         assert (await reader.read()).startswith(b"HTTP/1.1 413 ")
 
 
-async def test_while_calls_drain_everybody_may_see_how_it_goes() -> None:
+async def test_health_and_metrics_stay_available_during_a_drain() -> None:
     async with (
-        opened() as (doors, http),
-        served(doors) as call,
+        open_doors() as (doors, http),
+        running_call(doors) as call,
         httpx.AsyncClient(base_url=f"http://{http.address}") as client,
     ):
         draining = asyncio.create_task(doors.drain())
@@ -220,13 +223,13 @@ async def test_while_calls_drain_everybody_may_see_how_it_goes() -> None:
         await asyncio.sleep(0.2)
         statuses = [(await client.get(f"/{path}")).status_code for path in ("health", "metrics")]
         assert statuses == [200, 200] and (await client.get("/ready")).status_code == 503
-        await end(call)
+        await end_call(call)
         await draining
         with pytest.raises(httpx.TransportError):
             await client.get("/health")
 
 
-def failures() -> dict[str, float]:
+def failure_counts() -> dict[str, float]:
     """The counts of failed requests by reason; reasons without any are left out."""
     (family,) = metrics.FAILURES.collect()
     return {
@@ -236,12 +239,12 @@ def failures() -> dict[str, float]:
     }
 
 
-async def failed(client: httpx.AsyncClient, status: int, **more: Any) -> dict[str, float]:
+async def count_failure(client: httpx.AsyncClient, status: int, **more: Any) -> dict[str, float]:
     """What a request that gets this error status adds to the failure counts."""
-    before = failures()
+    before = failure_counts()
     request = {"url": "/v1/completions", "json": {"prompt": "x"}, **more}
     assert (await client.post(**request)).status_code == status
-    after = failures()
+    after = failure_counts()
     return {
         name: after[name] - before.get(name, 0) for name in after if after[name] != before.get(name)
     }
@@ -260,32 +263,32 @@ async def failed(client: httpx.AsyncClient, status: int, **more: Any) -> dict[st
         (400, {"url": "/v1/chat/completions", "json": {"messages": 1}}),
     ],
 )
-async def test_every_mistake_of_a_client_is_counted_once(status: int, said: dict[str, Any]) -> None:
+async def test_every_client_error_is_counted_once(status: int, said: dict[str, Any]) -> None:
     async with gateway() as (client, _):
-        assert await failed(client, status, **said) == {"invalid_input": 1}
+        assert await count_failure(client, status, **said) == {"invalid_input": 1}
 
 
-async def test_who_is_refused_in_a_drain_is_counted() -> None:
+async def test_request_refused_during_a_drain_is_counted() -> None:
     async with (
-        opened() as (doors, http),
-        served(doors) as call,
+        open_doors() as (doors, http),
+        running_call(doors) as call,
         httpx.AsyncClient(base_url=f"http://{http.address}") as client,
     ):
         draining = asyncio.create_task(doors.drain())
         await eventually(lambda: not http.gateway.ready)
-        assert await failed(client, 503) == {"unavailable": 1}
-        await end(call)
+        assert await count_failure(client, 503) == {"unavailable": 1}
+        await end_call(call)
         await draining
 
 
-async def test_who_has_no_key_or_asks_for_another_tenant_is_counted(tmp_path: Path) -> None:
+async def test_refused_keys_and_tenants_are_counted(tmp_path: Path) -> None:
     """Refused keys and tenants are not server faults, which the alert counts."""
     key = new_key()
     keys = tmp_path / "keys.toml"
     keys.write_text(KeyEntry(name="one", sha256=hash_of(key), tenant="acme").toml())
     named = {"authorization": f"Bearer {key}"}
     async with gateway(keys) as (client, _):
-        assert await failed(client, 401) == {"unauthenticated": 1}
+        assert await count_failure(client, 401) == {"unauthenticated": 1}
         other = {**named, "x-tenant": "other"}
-        assert await failed(client, 403, headers=other) == {"forbidden": 1}
-        assert await failed(client, 400, json={}, headers=named) == {"invalid_input": 1}
+        assert await count_failure(client, 403, headers=other) == {"forbidden": 1}
+        assert await count_failure(client, 400, json={}, headers=named) == {"invalid_input": 1}

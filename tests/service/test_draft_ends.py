@@ -17,33 +17,35 @@ from orchestrator.replicas import Replica
 from orchestrator.terms import SessionTerms
 from protos.drafter_pb2_grpc import DrafterStub
 from tests.service.conftest import FINGERPRINT, Start
-from tests.service.sessions import PROMPT, open_drafter, propose, sampling, say
+from tests.service.sessions import PROMPT, open_drafter, propose, sampling, send_and_read
 from tests.support.model_info import model_info
 
 LENGTH = len(PROMPT)
 CERTAIN, CUSTOM = 100.0, 17  # a bias, and a token that does not end the model's outputs
 
 
-def biased(token: int) -> dict[str, Any]:
+def forcing_token(token: int) -> dict[str, Any]:
     """Sampling parameters under which only this token is ever chosen."""
     return {"sampling": sampling(temperature=0.0, logit_bias={token: CERTAIN})}
 
 
-async def draft_of(channel: grpc.aio.Channel, strategy: str, token: int, **more: Any) -> list[int]:
+async def first_draft(
+    channel: grpc.aio.Channel, strategy: str, token: int, **more: Any
+) -> list[int]:
     """The first draft of a session in which only this token is ever chosen."""
     call: Any = DrafterStub(channel).Draft()
-    await say(call, open_drafter(strategy=strategy, **biased(token), **more))
-    answer = await say(call, propose(LENGTH + 2, [token, token]))
+    await send_and_read(call, open_drafter(strategy=strategy, **forcing_token(token), **more))
+    answer = await send_and_read(call, propose(LENGTH + 2, [token, token]))
     call.cancel()
     return list(answer.draft.token_ids)
 
 
 @pytest.mark.parametrize("strategy", ["speculative", "opt_tree", "cascade", "fused", "ouroboros"])
-async def test_a_draft_ends_where_the_request_does(serve_drafter: Start, strategy: str) -> None:
+async def test_drafts_end_at_the_requests_stop_tokens(serve_drafter: Start, strategy: str) -> None:
     """Drafts used to end at the model's own end tokens, whatever the request named."""
     async with serve_drafter() as (channel, host):
         [end] = host.model.stop_token_ids
-        of_one = partial(draft_of, channel, strategy)
+        of_one = partial(first_draft, channel, strategy)
         assert (await of_one(CUSTOM)).count(CUSTOM) > 1
         assert (await of_one(end)).count(end) > 1
         assert (await of_one(end, stop_token_ids=[CUSTOM])).count(end) > 1
@@ -53,7 +55,7 @@ async def test_a_draft_ends_where_the_request_does(serve_drafter: Start, strateg
 
 
 @pytest.mark.parametrize("ignores", [True, False])
-async def test_the_drafter_is_told_where_a_request_ends(
+async def test_drafter_receives_the_requests_stop_tokens(
     serve_drafter: Start, ignores: bool
 ) -> None:
     async with serve_drafter() as (channel, host):

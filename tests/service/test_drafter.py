@@ -24,13 +24,13 @@ from tests.service.sessions import (
     PROMPT,
     BadRequest,
     ErrorInfo,
-    all_free,
     open_drafter,
     open_verifier,
     propose,
     sampling,
-    say,
+    send_and_read,
     verify,
+    wait_until_slots_free,
 )
 from tests.support.rich_errors import detail
 from tests.support.waiting import eventually
@@ -39,7 +39,7 @@ LENGTH = len(PROMPT)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.3])
-async def test_a_drafter_of_the_same_model_is_always_right(
+async def test_drafts_of_a_model_equal_to_the_target_are_all_accepted(
     serve_drafter: Start, serve_verifier: Start, temperature: float
 ) -> None:
     """With equal models and shared noise every draft is accepted whole, round after round.
@@ -50,61 +50,65 @@ async def test_a_drafter_of_the_same_model_is_always_right(
     same = serve_drafter(draft_temperature=1)  # the target's own temperature
     async with same as (near, _), serve_verifier() as (far, _):
         drafter, verifier = DrafterStub(near).Draft(), VerifierStub(far).Verify()
-        await say(drafter, open_drafter(**chosen))
+        await send_and_read(drafter, open_drafter(**chosen))
         committed = list(PROMPT)
-        new = list((await say(verifier, open_verifier(**chosen))).verdict.emitted_token_ids)
+        new = list(
+            (await send_and_read(verifier, open_verifier(**chosen))).verdict.emitted_token_ids
+        )
         for round_number in range(8):
             committed += new
             nodes = 1 + round_number % 5
-            draft = (await say(drafter, propose(len(committed), new, nodes))).draft
+            draft = (await send_and_read(drafter, propose(len(committed), new, nodes))).draft
             assert len(draft.token_ids) == nodes
-            answer = await say(verifier, verify(len(committed), draft.token_ids, draft.parents))
+            answer = await send_and_read(
+                verifier, verify(len(committed), draft.token_ids, draft.parents)
+            )
             assert len(answer.verdict.accepted_nodes) == nodes
             new = list(answer.verdict.emitted_token_ids)
         drafter.cancel()
         verifier.cancel()
 
 
-async def test_a_session_recovers_from_refused_drafts(serve_drafter: Start) -> None:
+async def test_session_recovers_from_rejected_drafts(serve_drafter: Start) -> None:
     """After any committed tokens, the draft is that of a new session with the same text."""
     async with serve_drafter() as (channel, host):
         stub = DrafterStub(channel)
         call = stub.Draft()
-        await say(call, open_drafter())
+        await send_and_read(call, open_drafter())
         committed = list(PROMPT)
         new: list[int] = []
         for round_number in range(5):
-            answer = await say(call, propose(len(committed), new, 5))
+            answer = await send_and_read(call, propose(len(committed), new, 5))
             fresh = stub.Draft()
-            await say(fresh, open_drafter(committed))
-            expected = await say(fresh, propose(len(committed), (), 5))
+            await send_and_read(fresh, open_drafter(committed))
+            expected = await send_and_read(fresh, propose(len(committed), (), 5))
             fresh.cancel()
             assert answer.draft.token_ids == expected.draft.token_ids
             new = [*answer.draft.token_ids[:round_number], 50 + round_number]
             committed += new
         call.cancel()
-        await all_free(host)
+        await wait_until_slots_free(host)
 
 
-async def test_drafting_ahead_goes_on_behind_an_answer_and_changes_nothing(
+async def test_drafting_ahead_does_not_change_the_draft(
     serve_drafter: Start,
 ) -> None:
     """The draft is that of a new session with the same text, although drafting went on."""
     async with serve_drafter(draft_ahead="on") as (channel, host):
         stub, before = DrafterStub(channel), host.engine.forwards
         call = stub.Draft()
-        await say(call, open_drafter(strategy="fused"))
-        answer = await say(call, propose(LENGTH, (), 6))
+        await send_and_read(call, open_drafter(strategy="fused"))
+        answer = await send_and_read(call, propose(LENGTH, (), 6))
         await eventually(
             lambda: host.engine.forwards - before > 1 + answer.timings.forwards  # 1: the prompt's
         )
         committed, new = list(PROMPT), [5]
         for round_number in range(6):
             committed += new
-            answer = await say(call, propose(len(committed), new, 6))
+            answer = await send_and_read(call, propose(len(committed), new, 6))
             fresh = stub.Draft()
-            await say(fresh, open_drafter(committed, strategy="fused"))
-            expected = await say(fresh, propose(len(committed), (), 6))
+            await send_and_read(fresh, open_drafter(committed, strategy="fused"))
+            expected = await send_and_read(fresh, propose(len(committed), (), 6))
             fresh.cancel()
             assert answer.draft.token_ids == expected.draft.token_ids
             assert answer.draft.parents == expected.draft.parents
@@ -115,79 +119,81 @@ async def test_drafting_ahead_goes_on_behind_an_answer_and_changes_nothing(
             ]
             new = [under_root[round_number % len(under_root)]]
         call.cancel()
-        await all_free(host)
+        await wait_until_slots_free(host)
 
 
 @pytest.mark.parametrize("strategy", ["speculative", "fused", "cascade"])
-async def test_a_prompt_is_run_when_a_session_opens(serve_drafter: Start, strategy: str) -> None:
+async def test_prompt_is_prefilled_when_a_session_opens(
+    serve_drafter: Start, strategy: str
+) -> None:
     """Otherwise the first draft would be late by the time of the whole prompt."""
     async with serve_drafter() as (channel, host):
         call, before = DrafterStub(channel).Draft(), host.engine.forwards
-        await say(call, open_drafter(strategy=strategy))
+        await send_and_read(call, open_drafter(strategy=strategy))
         assert host.engine.forwards > before
-        answer = await say(call, propose(LENGTH + 1, [5], 1))
+        answer = await send_and_read(call, propose(LENGTH + 1, [5], 1))
         assert host.engine.forwards - before == 1 + answer.timings.forwards
         call.cancel()
 
 
-async def test_who_opens_is_told_when_the_prompt_has_been_run(serve_drafter: Start) -> None:
+async def test_opening_is_answered_after_the_prefill(serve_drafter: Start) -> None:
     async with serve_drafter() as (channel, host):
         call = DrafterStub(channel).Draft()
-        ready = await say(call, open_drafter())
+        ready = await send_and_read(call, open_drafter())
         assert (ready.committed_length, ready.HasField("draft")) == (LENGTH, False)
         assert ready.load.running_sessions == 1 and host.engine.forwards > 0
-        draft = await say(call, propose(LENGTH, (), 4))
+        draft = await send_and_read(call, propose(LENGTH, (), 4))
         assert draft.committed_length == LENGTH and len(draft.draft.token_ids) == 4
         call.cancel()
-        await all_free(host)
+        await wait_until_slots_free(host)
 
 
-async def test_a_repeated_proposal_gets_the_same_draft(serve_drafter: Start) -> None:
+async def test_repeated_proposal_gets_the_same_draft(serve_drafter: Start) -> None:
     async with serve_drafter() as (channel, _):
         call = DrafterStub(channel).Draft()
-        await say(call, open_drafter())
-        first = await say(call, propose(LENGTH + 1, [5]))
-        assert await say(call, propose(LENGTH + 1, [5])) == first
+        await send_and_read(call, open_drafter())
+        first = await send_and_read(call, propose(LENGTH + 1, [5]))
+        assert await send_and_read(call, propose(LENGTH + 1, [5])) == first
         call.cancel()
 
 
 @pytest.mark.parametrize("strategy", ["speculative", "ouroboros"])
-async def test_drafting_stops_where_it_does_not_pay(serve_drafter: Start, strategy: str) -> None:
+async def test_drafting_stops_when_it_does_not_pay(serve_drafter: Start, strategy: str) -> None:
     """Guards the path of the prices from the request to the strategy; they were lost once."""
     async with serve_drafter() as (channel, _):
         call: Any = DrafterStub(channel).Draft()
-        await say(call, open_drafter(strategy=strategy))
+        await send_and_read(call, open_drafter(strategy=strategy))
         dear: dict[str, Any] = {"tokens_per_second": 1e9, "least_path_probability": 1.0}
-        answer = await say(call, propose(LENGTH + 1, [5], 8, **dear))
+        answer = await send_and_read(call, propose(LENGTH + 1, [5], 8, **dear))
         assert answer.timings.forwards == 1
-        answer = await say(call, propose(LENGTH + 2, [6], 8))
+        answer = await send_and_read(call, propose(LENGTH + 2, [6], 8))
         assert answer.timings.forwards > 1 or len(answer.draft.token_ids) > 1
         call.cancel()
 
 
 @pytest.mark.parametrize("strategy", ["opt_tree", "fused"])
-async def test_a_tree_says_why_it_ended_and_what_it_left_out(
+async def test_draft_reports_why_it_ended_and_what_it_left_out(
     serve_drafter: Start, strategy: str
 ) -> None:
     async with serve_drafter() as (channel, _):
         call: Any = DrafterStub(channel).Draft()
-        await say(call, open_drafter(strategy=strategy))
-        answer = await say(call, propose(LENGTH + 1, [5], 6))
+        await send_and_read(call, open_drafter(strategy=strategy))
+        answer = await send_and_read(call, propose(LENGTH + 1, [5], 6))
         assert len(answer.draft.token_ids) == 6 < answer.proposed_nodes
         assert answer.end in (drafter_pb2.DRAFT_END_NODES, drafter_pb2.DRAFT_END_DEPTH)
         dear: dict[str, Any] = {"tokens_per_second": 1e9}
-        answer = await say(call, propose(LENGTH + 2, [6], 6, **dear))
+        answer = await send_and_read(call, propose(LENGTH + 2, [6], 6, **dear))
         assert answer.end == drafter_pb2.DRAFT_END_DRAFT_COST
         call.cancel()
 
 
-async def test_an_offer_is_reviewed_in_the_first_forward(serve_drafter: Start) -> None:
+async def test_offer_is_reviewed_in_the_first_forward(serve_drafter: Start) -> None:
     offer = convert.tree_to_pb(DraftTree.chain([7, 8, 9], TokenSource.PHRASE, [0.9, 0.9, 0.9]))
     async with serve_drafter() as (channel, _):
         call: Any = DrafterStub(channel).Draft()
-        await say(call, open_drafter(strategy="fused"))
+        await send_and_read(call, open_drafter(strategy="fused"))
         asked = propose(LENGTH + 1, [5], 16, offer=offer, tokens_per_second=1e9)
-        answer = await say(call, asked)
+        answer = await send_and_read(call, asked)
         assert answer.timings.forwards == 1
         assert TokenSource.PHRASE in answer.draft.sources
         call.cancel()
@@ -202,14 +208,12 @@ async def test_an_offer_is_reviewed_in_the_first_forward(serve_drafter: Start) -
         (DraftTree.chain([5] * 200, TokenSource.PHRASE), "draft.token_ids"),
     ],
 )
-async def test_an_offer_that_is_no_tree_is_refused(
-    serve_drafter: Start, offer: DraftTree, field: str
-) -> None:
+async def test_invalid_offer_is_refused(serve_drafter: Start, offer: DraftTree, field: str) -> None:
     async with serve_drafter() as (channel, _):
         call: Any = DrafterStub(channel).Draft()
-        await say(call, open_drafter(strategy="fused"))
+        await send_and_read(call, open_drafter(strategy="fused"))
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await say(call, propose(LENGTH + 1, [5], 16, offer=convert.tree_to_pb(offer)))
+            await send_and_read(call, propose(LENGTH + 1, [5], 16, offer=convert.tree_to_pb(offer)))
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert field in str(refused.value.details())
 
@@ -223,16 +227,14 @@ async def test_an_offer_that_is_no_tree_is_refused(
         ("tokens_per_second", -1.0),
     ],
 )
-async def test_a_price_that_is_none_is_refused(
-    serve_drafter: Start, field: str, price: float
-) -> None:
+async def test_invalid_price_is_refused(serve_drafter: Start, field: str, price: float) -> None:
     """All sessions learn from a draft's worth at that price; a NaN would stay for good."""
     prices: dict[str, Any] = {field: price}
     async with serve_drafter() as (channel, _):
         call: Any = DrafterStub(channel).Draft()
-        await say(call, open_drafter(strategy="fused"))
+        await send_and_read(call, open_drafter(strategy="fused"))
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await say(call, propose(LENGTH + 1, [5], 16, **prices))
+            await send_and_read(call, propose(LENGTH + 1, [5], 16, **prices))
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert f"{field}: must be" in str(refused.value.details())
 
@@ -245,35 +247,35 @@ async def test_a_price_that_is_none_is_refused(
         ({"opt_tree": OptTreeParameters(depth=0)}, "opt_tree.depth"),
     ],
 )
-async def test_parameters_of_trees_that_make_no_sense_are_refused(
+async def test_invalid_tree_parameters_are_refused(
     serve_drafter: Start, parameters: dict[str, Any], field: str
 ) -> None:
     async with serve_drafter() as (channel, _):
         call: Any = DrafterStub(channel).Draft()
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await say(call, open_drafter(strategy="opt_tree", **parameters))
+            await send_and_read(call, open_drafter(strategy="opt_tree", **parameters))
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert field in str(refused.value.details())
 
 
-async def drafted(served: Served, strategy: str, budget: int = 12, **parts: Any) -> DraftTree:
+async def first_draft(served: Served, strategy: str, budget: int = 12, **parts: Any) -> DraftTree:
     """The first draft after a text that consists of the same tokens twice."""
     call: Any = DrafterStub(served[0]).Draft()
     parameters = OuroborosParameters(**parts)
     text = [*PROMPT, *PROMPT]
-    await say(call, open_drafter(text, strategy=strategy, ouroboros=parameters))
-    answer = await say(call, propose(len(text) + 1, PROMPT[:1], budget))
+    await send_and_read(call, open_drafter(text, strategy=strategy, ouroboros=parameters))
+    answer = await send_and_read(call, propose(len(text) + 1, PROMPT[:1], budget))
     call.cancel()
     return convert.tree_from_pb(answer.draft)
 
 
-async def test_ouroboros_drafts_the_draft_models_own_chain(serve_drafter: Start) -> None:
+async def test_ouroboros_drafts_the_draft_models_greedy_chain(serve_drafter: Start) -> None:
     """Phrases and lookahead window only make drafting faster; the draft is the model's own."""
     async with serve_drafter() as served:
-        chain = await drafted(served, "speculative", 6)
+        chain = await first_draft(served, "speculative", 6)
         for by_phrases in (False, True):
             parts = {"draft_by_phrases": by_phrases, "lengthen": False}
-            tree = await drafted(served, "ouroboros", 6, **parts)
+            tree = await first_draft(served, "ouroboros", 6, **parts)
             assert tree.token_ids == chain.token_ids and tree.parents == chain.parents
 
 
@@ -289,25 +291,25 @@ async def test_ouroboros_drafts_the_draft_models_own_chain(serve_drafter: Start)
         ({"scope": PHRASE_SCOPE_OFF}, {}, False),
     ],
 )
-async def test_ouroboros_lengthens_by_what_earlier_requests_of_its_namespace_said(
+async def test_ouroboros_appends_phrases_of_earlier_requests_in_its_namespace(
     serve_drafter: Start, access: dict[str, Any], parts: dict[str, Any], lengthened: bool
 ) -> None:
     """The phrases appended to the chain cost no forward pass of the draft model."""
     async with serve_drafter() as (channel, _):
         stub = DrafterStub(channel)
         first: Any = stub.Draft()
-        await say(first, open_drafter(strategy="ouroboros"))
-        draft = convert.tree_from_pb((await say(first, propose(LENGTH + 1, [7]))).draft)
+        await send_and_read(first, open_drafter(strategy="ouroboros"))
+        draft = convert.tree_from_pb((await send_and_read(first, propose(LENGTH + 1, [7]))).draft)
         emitted = (*draft.token_ids, 90)
         verdict = Verdict(tuple(range(len(draft))), emitted, emitted[0], emitted[1:])
-        await say(first, propose(LENGTH + 1 + len(emitted), emitted, verdict=verdict))
+        await send_and_read(first, propose(LENGTH + 1 + len(emitted), emitted, verdict=verdict))
         second: Any = stub.Draft()
         opened: dict[str, Any] = {
             "phrases": PhraseAccess(**access),
             "ouroboros": OuroborosParameters(**parts),
         }
-        await say(second, open_drafter(strategy="ouroboros", **opened))
-        answer = await say(second, propose(LENGTH + 1, [7], 3 * len(draft) // 2 + 1))
+        await send_and_read(second, open_drafter(strategy="ouroboros", **opened))
+        answer = await send_and_read(second, propose(LENGTH + 1, [7], 3 * len(draft) // 2 + 1))
         tree = convert.tree_from_pb(answer.draft)
         assert tree.token_ids[: len(draft)] == draft.token_ids
         assert ((len(draft) - 1, 90) in tree.children()) is lengthened
@@ -326,27 +328,27 @@ async def test_ouroboros_lengthens_by_what_earlier_requests_of_its_namespace_sai
         (propose(LENGTH), "kind"),
     ],
 )
-async def test_a_bad_opening_names_the_field(
+async def test_invalid_opening_is_refused_with_the_field(
     serve_drafter: Start, message: drafter_pb2.DraftRequest, field: str
 ) -> None:
     async with serve_drafter() as (channel, host):
         call = DrafterStub(channel).Draft()
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await say(call, message)
+            await send_and_read(call, message)
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert detail(refused.value, BadRequest).field_violations[0].field == field
-        await all_free(host)
+        await wait_until_slots_free(host)
 
 
-async def test_a_stale_position_is_told_the_true_one(serve_drafter: Start) -> None:
+async def test_stale_position_is_refused_with_the_committed_length(serve_drafter: Start) -> None:
     async with serve_drafter() as (channel, host):
         call: Any = DrafterStub(channel).Draft()
-        await say(call, open_drafter())
+        await send_and_read(call, open_drafter())
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await say(call, propose(LENGTH + 5, [1]))
+            await send_and_read(call, propose(LENGTH + 5, [1]))
         assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
         assert detail(refused.value, ErrorInfo).metadata["committed_length"] == str(LENGTH)
-        await all_free(host)
+        await wait_until_slots_free(host)
 
 
 @pytest.mark.parametrize(
@@ -357,27 +359,27 @@ async def test_a_stale_position_is_told_the_true_one(serve_drafter: Start) -> No
         (Verdict((0,), (5,), 5, ()), "verdict.accepted_nodes"),
     ],
 )
-async def test_a_verdict_that_is_none_is_refused(
+async def test_invalid_verdict_is_refused(
     serve_drafter: Start, verdict: Verdict, field: str
 ) -> None:
     """A verdict becomes phrases, from which others draft."""
     async with serve_drafter() as (channel, host):
         call = DrafterStub(channel).Draft()
-        await say(call, open_drafter(strategy="ouroboros"))
+        await send_and_read(call, open_drafter(strategy="ouroboros"))
         with pytest.raises(grpc.RpcError) as caught:
-            await say(call, propose(LENGTH + 1, (5,), verdict=verdict))
+            await send_and_read(call, propose(LENGTH + 1, (5,), verdict=verdict))
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert detail(caught.value, BadRequest).field_violations[0].field == field
-        await all_free(host)
+        await wait_until_slots_free(host)
 
 
 @pytest.mark.parametrize("strategy", ["ouroboros", "speculative"])
-async def test_a_budget_of_nothing_is_no_draft(serve_drafter: Start, strategy: str) -> None:
+async def test_zero_budget_gives_an_empty_draft(serve_drafter: Start, strategy: str) -> None:
     async with serve_drafter() as (channel, _):
         call = DrafterStub(channel).Draft()
-        await say(call, open_drafter(strategy=strategy))
-        answer = await say(call, propose(LENGTH + 1, (5,), nodes=0))
+        await send_and_read(call, open_drafter(strategy=strategy))
+        answer = await send_and_read(call, propose(LENGTH + 1, (5,), nodes=0))
         assert not answer.draft.token_ids
         with pytest.raises(grpc.RpcError) as caught:
-            await say(call, propose(10**6, (5,) * (10**6 - LENGTH - 1)))
+            await send_and_read(call, propose(10**6, (5,) * (10**6 - LENGTH - 1)))
         assert "must be at most the context length" in str(caught.value.details())

@@ -12,12 +12,12 @@ import pytest
 from draftloop.runtime import service
 from protos.verifier_pb2_grpc import VerifierStub
 from tests.service.conftest import Start
-from tests.service.sessions import open_verifier, say
+from tests.service.sessions import open_verifier, send_and_read
 
 WAIT_S = 60.0
 
 
-async def test_a_service_whose_forward_never_comes_back_ends(
+async def test_service_ends_when_a_forward_hangs(
     serve_verifier: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing else would show it: health checks are answered outside the engine."""
@@ -40,7 +40,7 @@ async def test_a_service_whose_forward_never_comes_back_ends(
 
         monkeypatch.setattr(host.model, "_run", hang)
         call = VerifierStub(channel).Verify()
-        opening = asyncio.create_task(say(call, open_verifier()))
+        opening = asyncio.create_task(send_and_read(call, open_verifier()))
         await asyncio.wait_for(ended.wait(), WAIT_S)
         comes_back.set()
         await opening
@@ -48,7 +48,7 @@ async def test_a_service_whose_forward_never_comes_back_ends(
     assert reasons == ["a forward has run for 0.5 s"]
 
 
-async def test_a_service_that_was_stopped_within_a_forward_goes_on(
+async def test_service_stopped_and_continued_within_a_forward_goes_on(
     serve_verifier: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After Ctrl-Z or a paused container, only the clock suggests that the forward pass hangs."""
@@ -66,6 +66,6 @@ async def test_a_service_that_was_stopped_within_a_forward_goes_on(
 
         monkeypatch.setattr(host.model, "_run", stopped)
         call = VerifierStub(channel).Verify()
-        assert (await say(call, open_verifier())).verdict.emitted_token_ids
+        assert (await send_and_read(call, open_verifier())).verdict.emitted_token_ids
         call.cancel()
     assert not reasons

@@ -15,28 +15,28 @@ from tests.service.conftest import Start
 from tests.service.sessions import (
     PROMPT,
     ErrorInfo,
-    all_free,
     open_drafter,
     open_verifier,
     propose,
-    say,
+    send_and_read,
     verify,
+    wait_until_slots_free,
 )
 from tests.support.rich_errors import detail
 
 LENGTH = len(PROMPT)
 
 
-async def test_a_verifiers_answers_say_how_busy_it_is(serve_verifier: Start) -> None:
+async def test_verifier_answers_report_its_load(serve_verifier: Start) -> None:
     async with serve_verifier(max_sessions=2) as (channel, host):
         stub = VerifierStub(channel)
         idle = (await stub.Info(verifier_pb2.VerifierInfoRequest())).load
         assert (idle.running_sessions, idle.waiting_sessions, idle.answer_ns) == (0, 0, 0)
         first, second, third = (stub.Verify() for _ in range(3))
-        assert (await say(first, open_verifier())).load.running_sessions == 1
-        assert (await say(second, open_verifier())).load.running_sessions == 2
+        assert (await send_and_read(first, open_verifier())).load.running_sessions == 1
+        assert (await send_and_read(second, open_verifier())).load.running_sessions == 2
         await third.write(open_verifier())  # has to wait for a slot
-        await say(first, verify(LENGTH + 1))
+        await send_and_read(first, verify(LENGTH + 1))
         while not host.admission.waiting_sessions:
             await asyncio.sleep(0.01)
         load = (await stub.Info(verifier_pb2.VerifierInfoRequest())).load
@@ -45,42 +45,46 @@ async def test_a_verifiers_answers_say_how_busy_it_is(serve_verifier: Start) -> 
         assert load.forwards >= idle.forwards + 3
         for call in (first, second, third):
             call.cancel()
-        await all_free(host)
+        await wait_until_slots_free(host)
 
 
-async def test_a_drafters_answers_say_how_busy_it_is(serve_drafter: Start) -> None:
+async def test_drafter_answers_report_its_load(serve_drafter: Start) -> None:
     async with serve_drafter() as (channel, _):
         stub = DrafterStub(channel)
         call = stub.Draft()
-        await say(call, open_drafter())
-        load = (await say(call, propose(LENGTH, nodes=2))).load
+        await send_and_read(call, open_drafter())
+        load = (await send_and_read(call, propose(LENGTH, nodes=2))).load
         assert load.running_sessions == 1 and load.answer_ns > 0
         info = await stub.Info(drafter_pb2.DrafterInfoRequest())
         assert info.load.running_sessions == 1
 
 
-async def test_a_text_goes_on_with_its_own_model_only(serve_verifier: Start) -> None:
+async def test_verifier_resumes_a_text_only_of_the_same_model(serve_verifier: Start) -> None:
     async with serve_verifier() as (channel, host):
         own = host.info.model_fingerprint
         call = VerifierStub(channel).Verify()
-        assert (await say(call, open_verifier(model_fingerprint=own))).verdict
+        assert (await send_and_read(call, open_verifier(model_fingerprint=own))).verdict
         call = VerifierStub(channel).Verify()
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await say(call, open_verifier(model_fingerprint="feedc0de"))
+            await send_and_read(call, open_verifier(model_fingerprint="feedc0de"))
         assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
         assert detail(refused.value, ErrorInfo).reason == "MISMATCH"
         assert own in refused.value.details() and "feedc0de" in refused.value.details()
 
 
-async def test_nor_does_it_go_on_with_its_model_in_another_format(serve_verifier: Start) -> None:
+async def test_verifier_does_not_resume_a_text_of_another_format(serve_verifier: Start) -> None:
     """A verifier restarted in another format used to resume texts until discovery asked it."""
     async with serve_verifier(quantization="w8a8") as (channel, _):
         served: dict[str, Any] = {"dtype": "float32", "quantization": "w8a8"}
         for said in ({}, served):
-            assert (await say(VerifierStub(channel).Verify(), open_verifier(**said))).verdict
+            assert (
+                await send_and_read(VerifierStub(channel).Verify(), open_verifier(**said))
+            ).verdict
         for changed in ({"dtype": "bfloat16"}, {"quantization": ""}, {"quantization": "int8"}):
             with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await say(VerifierStub(channel).Verify(), open_verifier(**{**served, **changed}))
+                await send_and_read(
+                    VerifierStub(channel).Verify(), open_verifier(**{**served, **changed})
+                )
             assert detail(refused.value, ErrorInfo).reason == "MISMATCH"
             [name] = changed
             assert f"{name}: must be {served[name]}" in refused.value.details()

@@ -13,12 +13,12 @@ from tests.service.test_tls import flags, listening
 from tests.support.certificates import Authority
 
 
-def asked(address: str) -> None:
+def request_info(address: str) -> None:
     with connected(address) as server:
         server.info()
 
 
-async def test_a_server_that_wants_a_certificate_is_shown_one(
+async def test_client_certificate_is_shown_to_a_server_that_requires_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`draftloop generate` reads these variables; the load test used to read only the CA."""
@@ -28,7 +28,7 @@ async def test_a_server_that_wants_a_certificate_is_shown_one(
         monkeypatch.setenv(f"DRAFTLOOP_TLS_{name}", str(file))
     async with listening(**flags(authority.pair("server"), tls_client_ca=authority.ca)) as address:
         with pytest.raises(DraftloopError, match="is no Draftloop orchestrator"):  # TLS works
-            await asyncio.to_thread(asked, address)
+            await asyncio.to_thread(request_info, address)
         monkeypatch.delenv("DRAFTLOOP_TLS_CA")
         with pytest.raises(StartupFailure, match="tls_ca: must be given together"):
-            await asyncio.to_thread(asked, address)
+            await asyncio.to_thread(request_info, address)

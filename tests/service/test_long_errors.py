@@ -33,7 +33,7 @@ KINDS: dict[str, Any] = {
 }
 
 
-class Failing(verifier_pb2_grpc.VerifierServicer):
+class FailingServicer(verifier_pb2_grpc.VerifierServicer):
     """Fails every call with `error`."""
 
     error: DraftloopError
@@ -43,8 +43,8 @@ class Failing(verifier_pb2_grpc.VerifierServicer):
 
 
 @asynccontextmanager
-async def failing() -> AsyncIterator[tuple[Failing, verifier_pb2_grpc.VerifierStub]]:
-    fake = Failing()
+async def failing_server() -> AsyncIterator[tuple[FailingServicer, verifier_pb2_grpc.VerifierStub]]:
+    fake = FailingServicer()
     add = verifier_pb2_grpc.add_VerifierServicer_to_server
     async with (
         fakes.listening(add, fake) as address,
@@ -54,8 +54,8 @@ async def failing() -> AsyncIterator[tuple[Failing, verifier_pb2_grpc.VerifierSt
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_an_error_of_any_length(kind: str) -> None:
-    async with failing() as (fake, stub):
+async def test_errors_of_any_length_keep_their_kind(kind: str) -> None:
+    async with failing_server() as (fake, stub):
         for letter in LETTERS:
             for length in (200, 800, 1500, 100_000):
                 fake.error = KINDS[kind](letter * length)

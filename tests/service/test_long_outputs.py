@@ -13,13 +13,20 @@ from orchestrator.tokenizer import Tokenizer
 from protos.drafter_pb2_grpc import DrafterStub
 from protos.verifier_pb2_grpc import VerifierStub
 from tests.service.conftest import MODEL, Start
-from tests.service.sessions import PROMPT, open_drafter, open_verifier, propose, sampling, say
+from tests.service.sessions import (
+    PROMPT,
+    open_drafter,
+    open_verifier,
+    propose,
+    sampling,
+    send_and_read,
+)
 
 HELD = sampling(grammar={"regex": "[a-z ]*"})
 
 
 @pytest.fixture
-def threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def consuming_threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of threads in which a grammar consumed several tokens at once."""
     seen: list[str] = []
     observe = Follower.observe
@@ -33,28 +40,36 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-def output(tokens: int) -> list[int]:
+def output_of(tokens: int) -> list[int]:
     return (Tokenizer(MODEL).encode("some words and more ") * tokens)[:tokens]
 
 
-async def test_a_verifier_follows_them_beside_its_event_loop(
-    serve_verifier: Start, threads: list[str]
+async def test_verifier_consumes_long_outputs_off_the_event_loop(
+    serve_verifier: Start, consuming_threads: list[str]
 ) -> None:
     async with serve_verifier() as (channel, _):
         for tokens in (MAX_AT_ONCE, MAX_AT_ONCE + 1):
             call = VerifierStub(channel).Verify()
-            text = [*PROMPT, *output(tokens)]
-            assert (await say(call, open_verifier(text, sampling=HELD))).verdict.emitted_token_ids
+            text = [*PROMPT, *output_of(tokens)]
+            assert (
+                await send_and_read(call, open_verifier(text, sampling=HELD))
+            ).verdict.emitted_token_ids
             call.cancel()
     loops = threading.current_thread().name
-    assert threads[0] == loops and loops not in threads[1:] and len(threads) == 2
+    assert (
+        consuming_threads[0] == loops
+        and loops not in consuming_threads[1:]
+        and len(consuming_threads) == 2
+    )
 
 
-async def test_so_does_a_drafter(serve_drafter: Start, threads: list[str]) -> None:
+async def test_drafter_consumes_long_outputs_off_the_event_loop(
+    serve_drafter: Start, consuming_threads: list[str]
+) -> None:
     async with serve_drafter() as (channel, _):
         call = DrafterStub(channel).Draft()
-        text = [*PROMPT, *output(MAX_AT_ONCE + 1)]
-        await say(call, open_drafter(text, sampling=HELD))
-        assert (await say(call, propose(len(text)))).draft.token_ids
+        text = [*PROMPT, *output_of(MAX_AT_ONCE + 1)]
+        await send_and_read(call, open_drafter(text, sampling=HELD))
+        assert (await send_and_read(call, propose(len(text)))).draft.token_ids
         call.cancel()
-    assert len(threads) == 1 and threading.current_thread().name not in threads
+    assert len(consuming_threads) == 1 and threading.current_thread().name not in consuming_threads

@@ -130,7 +130,7 @@ def log(kind: str, urls: Callable[[str], str]) -> Iterator[PhraseLog]:
     opened.close()
 
 
-def test_what_is_appended_is_read_in_order_and_from_any_position(log: PhraseLog) -> None:
+def test_appended_records_are_read_in_order_from_any_position(log: PhraseLog) -> None:
     assert log.read(START, 10) == [] and log.length() == 0
     log.append([record(1), record(2)])
     log.append([record(3)])
@@ -142,7 +142,7 @@ def test_what_is_appended_is_read_in_order_and_from_any_position(log: PhraseLog)
     assert log.length() == 3
 
 
-def test_following_waits_for_what_comes_and_not_for_ever(log: PhraseLog) -> None:
+def test_following_waits_for_new_records_up_to_a_limit(log: PhraseLog) -> None:
     log.append([record(1)])
     (first,) = log.follow(START, 10, 1.0)
     assert log.follow(first.position, 10, 0.05) == []
@@ -151,7 +151,7 @@ def test_following_waits_for_what_comes_and_not_for_ever(log: PhraseLog) -> None
     assert second.record == record(2)
 
 
-def test_a_cleared_log_has_the_word_and_goes_on(log: PhraseLog) -> None:
+def test_cleared_log_holds_the_clearing_record_and_accepts_new_ones(log: PhraseLog) -> None:
     log.append([record(1)])
     (first,) = log.read(START, 10)
     log.clear(encode_cleared(1))
@@ -163,7 +163,7 @@ def test_a_cleared_log_has_the_word_and_goes_on(log: PhraseLog) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS[1:])  # no process loses the connection to memory
-def test_a_clearing_is_known_when_its_word_is_gone(log: PhraseLog) -> None:
+def test_clearing_is_known_after_its_record_was_trimmed(log: PhraseLog) -> None:
     log.append([record(1)])
     (first,) = log.read(START, 10)
     assert log.cleared(START) is None
@@ -177,7 +177,7 @@ def test_a_clearing_is_known_when_its_word_is_gone(log: PhraseLog) -> None:
     assert log.cleared(first.position) == word.position
 
 
-def test_the_length_is_bounded(log: PhraseLog) -> None:
+def test_log_length_is_bounded(log: PhraseLog) -> None:
     for start in range(0, 3000, 100):
         log.append([record(number) for number in range(start, start + 100)])
     assert log.length() < 1300
@@ -185,7 +185,7 @@ def test_the_length_is_bounded(log: PhraseLog) -> None:
     assert last.record == record(2999)
 
 
-def test_namespaces_are_listed_and_apart(kind: str, urls: Callable[[str], str]) -> None:
+def test_namespaces_are_listed_and_separate(kind: str, urls: Callable[[str], str]) -> None:
     names = sorted(f"model-{uuid.uuid4().hex}:{tenant}" for tenant in ("", "a", "b"))
     logs = [open_log(urls(kind), name, OPTIONS) for name in names]
     for number, log in enumerate(logs):
@@ -198,7 +198,7 @@ def test_namespaces_are_listed_and_apart(kind: str, urls: Callable[[str], str]) 
         log.close()
 
 
-def test_entries_that_others_wrote_are_passed_on_for_the_decoder_to_refuse(
+def test_foreign_entries_are_passed_on_to_the_decoder(
     urls: Callable[[str], str],
 ) -> None:
     name = uuid.uuid4().hex
@@ -213,7 +213,7 @@ def test_entries_that_others_wrote_are_passed_on_for_the_decoder_to_refuse(
 
 
 @pytest.mark.parametrize("silent", [False, True], ids=["killed", "frozen"])
-def test_a_lost_server_is_told_within_milliseconds_and_found_again(
+def test_lost_server_fails_within_milliseconds_and_is_used_again(
     tmp_path: Path, silent: bool
 ) -> None:
     options = LogOptions(connect_timeout_s=0.05, operation_timeout_s=0.05)
@@ -242,7 +242,7 @@ def test_a_lost_server_is_told_within_milliseconds_and_found_again(
         log.close()
 
 
-def test_positions_that_went_back_are_read_from_the_beginning(tmp_path: Path) -> None:
+def test_log_behind_the_last_position_is_read_from_the_beginning(tmp_path: Path) -> None:
     """A restored or replaced server may be behind the last position that was read."""
     with RedisServer(tmp_path) as server:
         log = open_log(server.url, "n", OPTIONS)
@@ -256,7 +256,7 @@ def test_positions_that_went_back_are_read_from_the_beginning(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("form", ["redis://{}", "redis+cluster://{}", "redis+sentinel://{}/m"])
-def test_who_is_not_there_is_told_in_one_short_line(form: str) -> None:
+def test_unreachable_server_is_reported_in_one_short_line(form: str) -> None:
     url = form.format(f"127.0.0.1:{quiet_port()}")
     log = open_log(url, "n", OPTIONS)
     with pytest.raises(LogUnavailable) as caught:
@@ -267,7 +267,7 @@ def test_who_is_not_there_is_told_in_one_short_line(form: str) -> None:
 
 
 @contextlib.contextmanager
-def hanging_up() -> Iterator[tuple[int, list[int]]]:
+def port_that_closes_connections() -> Iterator[tuple[int, list[int]]]:
     """A port that closes every connection, and a list with one entry per attempt."""
     tries: list[int] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -287,9 +287,12 @@ def hanging_up() -> Iterator[tuple[int, list[int]]]:
         thread.join(10)
 
 
-def test_sentinels_are_tried_once_each() -> None:
+def test_each_sentinel_is_tried_once() -> None:
     """With redis-py's default retries one dead sentinel took four seconds, three took twelve."""
-    with hanging_up() as (first, tries), hanging_up() as (second, others):
+    with (
+        port_that_closes_connections() as (first, tries),
+        port_that_closes_connections() as (second, others),
+    ):
         log = open_log(f"redis+sentinel://127.0.0.1:{first},127.0.0.1:{second}/m", "n", OPTIONS)
         for count in (1, 2):
             with pytest.raises(LogUnavailable):
@@ -298,9 +301,9 @@ def test_sentinels_are_tried_once_each() -> None:
         log.close()
 
 
-def test_a_dead_sentinel_in_front_costs_one_try(urls: Callable[[str], str]) -> None:
+def test_dead_first_sentinel_costs_one_attempt(urls: Callable[[str], str]) -> None:
     known = urls("sentinel").removeprefix("redis+sentinel://")
-    with hanging_up() as (port, tries):
+    with port_that_closes_connections() as (port, tries):
         log = open_log(f"redis+sentinel://127.0.0.1:{port},{known}", "n", OPTIONS)
         log.append([record(1)])
         log.append([record(2)])

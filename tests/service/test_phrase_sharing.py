@@ -18,7 +18,7 @@ from phrase_store.log import LogOptions, list_namespaces
 from phrase_store.records import encode
 from phrase_store.session import PhraseSession
 from phrase_store.store import PhraseStore
-from tests.support.phrases import CONTEXT, phrase, says
+from tests.support.phrases import CONTEXT, phrase, proposed_after
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import until
 
@@ -39,12 +39,12 @@ def session(store: PhraseStore, access: PhraseAccess, *, publishes: bool) -> Phr
     return made
 
 
-def commits(made: PhraseSession, *tokens: int) -> None:
+def learn_tokens(made: PhraseSession, *tokens: int) -> None:
     """Learns from a round without a draft."""
     made.learn(CONTEXT, EMPTY_TREE, Verdict((), tokens, tokens[0]))
 
 
-def test_what_comes_back_to_who_published_it_counts_once(
+def test_records_read_back_by_their_publisher_count_once(
     server: RedisServer, open_store: Callable[..., PhraseStore]
 ) -> None:
     publisher, other = (open_store(server.url).namespace("m") for _ in range(2))
@@ -56,7 +56,7 @@ def test_what_comes_back_to_who_published_it_counts_once(
     assert other.figures().received == 2
 
 
-def test_a_drafter_hears_once_of_all_rounds_of_its_requests(
+def test_drafter_learns_every_round_of_its_requests_once(
     server: RedisServer, open_store: Callable[..., PhraseStore]
 ) -> None:
     """After learning one phrase itself, a drafter used to skip the orchestrator's later records."""
@@ -67,24 +67,24 @@ def test_a_drafter_hears_once_of_all_rounds_of_its_requests(
     known, following = orchestrator.namespaces()[0], drafter.namespaces()[0]
     assert following.wait_replayed(10)
     for made in (first, second):  # a round that both processes learn from
-        commits(made, 4, 5)
+        learn_tokens(made, 4, 5)
     for token in range(100, 110):  # further rounds, drafted elsewhere
-        commits(first, token)
+        learn_tokens(first, token)
     until(lambda: following.figures().received == 11)
     state = [int(number) for number in known.index.table.state]
     assert [int(number) for number in following.index.table.state] == state
 
 
-def test_where_no_log_is_shared_a_drafter_learns_by_itself(
+def test_drafter_learns_by_itself_without_a_shared_log(
     open_store: Callable[..., PhraseStore],
 ) -> None:
     store = open_store("memory://")
     made = session(store, PhraseAccess(target_fingerprint="m"), publishes=False)
-    commits(made, 4, 5)
-    assert says(store.namespaces()[0]) == (4, 5)
+    learn_tokens(made, 4, 5)
+    assert proposed_after(store.namespaces()[0]) == (4, 5)
 
 
-def test_requests_that_clients_name_alike_are_several(
+def test_requests_with_the_same_client_id_are_distinct(
     server: RedisServer, open_store: Callable[..., PhraseStore]
 ) -> None:
     """A whole agent run may use one id; replicas used to skip one another's phrases of it."""
@@ -96,11 +96,11 @@ def test_requests_that_clients_name_alike_are_several(
             request_id="run", prompt=CONTEXT, sampling=SamplingParameters(), max_tokens=4,
             speculation=Speculation(),
         )  # fmt: skip
-        commits(session(store, request.access("m"), publishes=True), 4 + number)
+        learn_tokens(session(store, request.access("m"), publishes=True), 4 + number)
     until(lambda: [store.figures().received for store in replicas] == [1, 1])
 
 
-def test_a_log_that_nobody_else_may_read_is_not_kept(
+def test_no_log_is_kept_in_memory_without_other_readers(
     open_store: Callable[..., PhraseStore],
 ) -> None:
     """A log in memory used to hold tens of MiB per namespace, and two threads, for no reader."""
@@ -109,14 +109,14 @@ def test_a_log_that_nobody_else_may_read_is_not_kept(
     for tenant in "ab":
         for number in range(100):
             store.namespace("m", tenant).publish(number, phrase(5))
-        assert says(store.namespace("m", tenant)) == (5,)
+        assert proposed_after(store.namespace("m", tenant)) == (5,)
     until(lambda: set(threading.enumerate()) <= threads)
     figures = store.figures()
     assert (figures.published, figures.dropped, figures.waiting, figures.replaying) == (0, 0, 0, 0)
     assert not figures.open_breakers and not list_namespaces("memory://", LogOptions())
 
 
-def test_a_running_request_keeps_its_namespace(
+def test_running_request_keeps_its_namespace(
     server: RedisServer, open_store: Callable[..., PhraseStore]
 ) -> None:
     """Requests of other tenants used to evict the namespace, and its phrases were lost."""
@@ -124,13 +124,13 @@ def test_a_running_request_keeps_its_namespace(
     made = session(store, PhraseAccess(target_fingerprint="m", tenant="a"), publishes=True)
     for number in range(10):
         store.namespace("m", f"other {number}")
-        commits(made, 100 + number)
+        learn_tokens(made, 100 + number)
     following = other.namespace("m", "a")
     until(lambda: following.figures().received == 10)
     assert [namespace.name for namespace in store.namespaces()] == ["m:other 9", "m:a"]
 
 
-def test_what_is_said_behind_a_namespace_that_was_pushed_out_is_counted(
+def test_phrases_for_an_evicted_namespace_are_counted_as_dropped(
     server: RedisServer, open_store: Callable[..., PhraseStore]
 ) -> None:
     usual_s = LogOptions().operation_timeout_s
@@ -138,10 +138,10 @@ def test_what_is_said_behind_a_namespace_that_was_pushed_out_is_counted(
     access = PhraseAccess(target_fingerprint="m", tenant="a")
     made, last = (session(store, access, publishes=True) for _ in range(2))
     server.freeze()  # nothing can be written until it is thawed
-    commits(last, 4)
+    learn_tokens(last, 4)
     store.namespace("m", "b")
-    commits(made, 5)
-    commits(made, 6)
+    learn_tokens(made, 5)
+    learn_tokens(made, 6)
     assert [namespace.name for namespace in store.namespaces()] == ["m:b"]
     until(lambda: store.figures().dropped == 3)
     assert store.figures().published == 0
@@ -156,7 +156,7 @@ def replace_stream(client: redis.Redis, entries: Sequence[Any]) -> None:
     pipeline.execute()
 
 
-def until_noticed(client: redis.Redis) -> None:
+def wait_until_end_checked(client: redis.Redis) -> None:
     """Waits until a follower of the idle log has checked its end twice."""
 
     def looks() -> int:
@@ -173,7 +173,7 @@ def fill(client: redis.Redis, count: int) -> None:
     pipeline.execute()
 
 
-def test_a_log_that_lost_its_newest_records_is_not_counted_again(
+def test_log_that_lost_its_newest_records_is_not_read_again(
     server: RedisServer, open_store: Callable[..., PhraseStore]
 ) -> None:
     """After a failover that lost one record, the whole log used to be read again."""
@@ -183,28 +183,28 @@ def test_a_log_that_lost_its_newest_records_is_not_counted_again(
         assert namespace.wait_replayed(10) and namespace.figures().received == 400
         for left in (399, 398, 90, 3):  # the last as from an old backup
             replace_stream(client, client.xrange(KEY)[:left])
-            until_noticed(client)
+            wait_until_end_checked(client)
             assert namespace.figures().received == 400
         client.xdel(KEY, client.xrevrange(KEY, count=1)[0][0])
-        until_noticed(client)
+        wait_until_end_checked(client)
         client.xadd(KEY, {"r": encode(999, [Phrase((1,), (2,))])}, id="1005-0")
         until(lambda: namespace.figures().received == 401)
-        assert says(namespace, (1,)) == (2,)
+        assert proposed_after(namespace, (1,)) == (2,)
 
 
-def test_another_log_is_read_from_its_beginning_and_nothing_is_forgotten(
+def test_replaced_log_is_read_from_the_beginning_and_nothing_forgotten(
     server: RedisServer, open_store: Callable[..., PhraseStore]
 ) -> None:
     with server.client() as client:
         fill(client, 100)
         namespace = open_store(server.url).namespace("m")
         assert namespace.wait_replayed(10)
-        until(lambda: len(says(namespace)) == 1)
+        until(lambda: len(proposed_after(namespace)) == 1)
         other = [
             (f"{place}-7", {"r": encode(place, [Phrase((1,), (2,))])}) for place in (998, 1050)
         ]
         replace_stream(client, other)
         until(lambda: namespace.figures().received == 102)
-        assert says(namespace, (1,)) == (2,) and len(says(namespace)) == 1
-        until_noticed(client)
+        assert proposed_after(namespace, (1,)) == (2,) and len(proposed_after(namespace)) == 1
+        wait_until_end_checked(client)
         assert namespace.figures().received == 102

@@ -25,7 +25,7 @@ from phrase_store.replication import READ_RECORDS
 from phrase_store.store import PhraseStore
 from phrase_store.transfer import clear_log, open_with_long_timeouts
 from tests.service.conftest import PATIENCE_S
-from tests.support.phrases import phrase, says
+from tests.support.phrases import phrase, proposed_after
 from tests.support.redis_server import RedisServer
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.waiting import until
@@ -47,42 +47,42 @@ def clear(server: RedisServer) -> None:
         clear_log(log)
 
 
-def test_what_one_process_publishes_the_others_know(
+def test_published_phrases_reach_other_processes(
     server: RedisServer, open_store: Callable[..., PhraseStore]
 ) -> None:
     first, second = (open_store(server.url).namespace("m") for _ in range(2))
     first.publish(1, phrase(5, 6, 7))
-    until(lambda: says(second) == (5, 6, 7))
+    until(lambda: proposed_after(second) == (5, 6, 7))
     late = open_store(server.url).namespace("m")  # replays the earlier records
-    assert late.wait_replayed(10) and says(late) == (5, 6, 7)
+    assert late.wait_replayed(10) and proposed_after(late) == (5, 6, 7)
 
 
-def test_models_and_tenants_are_apart(
+def test_models_and_tenants_are_separate(
     server: RedisServer, open_store: Callable[..., PhraseStore]
 ) -> None:
     writer, reader = open_store(server.url), open_store(server.url)
     writer.namespace("m", "a").publish(1, phrase(5))
-    until(lambda: says(reader.namespace("m", "a")) == (5,))
+    until(lambda: proposed_after(reader.namespace("m", "a")) == (5,))
     for model, tenant in (("m", ""), ("m", "b"), ("n", "a")):
         assert reader.namespace(model, tenant).wait_replayed(10)
-        assert says(reader.namespace(model, tenant)) == ()
+        assert proposed_after(reader.namespace(model, tenant)) == ()
 
 
-def test_clearing_reaches_every_process_and_what_comes_later_stays(
+def test_clearing_reaches_every_process_and_keeps_later_phrases(
     server: RedisServer, open_store: Callable[..., PhraseStore]
 ) -> None:
     first, second = (open_store(server.url).namespace("m") for _ in range(2))
     first.publish(1, phrase(5))
-    until(lambda: says(second) == (5,))
+    until(lambda: proposed_after(second) == (5,))
     clear(server)
-    until(lambda: says(first) == ())
+    until(lambda: proposed_after(first) == ())
     first.publish(2, phrase(6))
-    until(lambda: says(second) == (6,))
+    until(lambda: proposed_after(second) == (6,))
     late = open_store(server.url).namespace("m")
-    assert late.wait_replayed(10) and says(late) == (6,)
+    assert late.wait_replayed(10) and proposed_after(late) == (6,)
 
 
-def test_who_was_cut_off_heeds_a_clearing_whose_word_is_gone(
+def test_disconnected_process_applies_a_clearing_whose_record_is_gone(
     server: RedisServer, open_store: Callable[..., PhraseStore]
 ) -> None:
     """The clearing's record may have been pushed out by later ones, as any record."""
@@ -103,16 +103,16 @@ def test_who_was_cut_off_heeds_a_clearing_whose_word_is_gone(
             until(lambda: namespace.figures().received > figures.received)
 
         client.xadd(key, {"r": encode(1, phrase(5))})
-        until(lambda: says(namespace) == (5,))
+        until(lambda: proposed_after(namespace) == (5,))
         namespace.successors(8).learn([1], [2, 3])
         meanwhile(lambda: clear(server), encode(2, [Phrase((1,), (6,))]))
-        assert says(namespace) == () and says(namespace, (1,)) == (6,)
+        assert proposed_after(namespace) == () and proposed_after(namespace, (1,)) == (6,)
         assert (namespace.successors(8).rows == -1).all()
         meanwhile(lambda: None, encode(3, [Phrase((2,), (7,))]))  # no clearing, nothing forgotten
-        assert says(namespace, (1,)) == (6,) and says(namespace, (2,)) == (7,)
+        assert proposed_after(namespace, (1,)) == (6,) and proposed_after(namespace, (2,)) == (7,)
 
 
-def test_foreign_and_damaged_records_are_counted_and_passed_over(
+def test_foreign_and_damaged_records_are_counted_and_skipped(
     server: RedisServer, open_store: Callable[..., PhraseStore]
 ) -> None:
     key = "draftloop:phrases:m:"
@@ -126,11 +126,11 @@ def test_foreign_and_damaged_records_are_counted_and_passed_over(
             client.xadd(key, record)
     namespace = open_store(server.url).namespace("m")
     assert namespace.wait_replayed(10)
-    assert namespace.figures().skipped == 5 and says(namespace) == (5,)
+    assert namespace.figures().skipped == 5 and proposed_after(namespace) == (5,)
 
 
 @pytest.mark.parametrize("silent", [False, True], ids=["killed", "frozen"])
-def test_without_redis_nothing_stalls_and_the_log_resumes(
+def test_nothing_stalls_without_redis_and_the_log_resumes(
     server: RedisServer, open_store: Callable[..., PhraseStore], silent: bool
 ) -> None:
     stores = (open_store(server.url, phrases_timeout_s=USUAL_S) for _ in range(2))
@@ -140,7 +140,7 @@ def test_without_redis_nothing_stalls_and_the_log_resumes(
         """Publishes a phrase, again at every call; whether the other store has it."""
         first.publish(900, [Phrase((token,), (902,))])
         time.sleep(0.1)
-        return says(second, (token,)) == (902,)
+        return proposed_after(second, (token,)) == (902,)
 
     until(lambda: heard(900), 30)
     server.freeze() if silent else server.kill()
@@ -148,7 +148,7 @@ def test_without_redis_nothing_stalls_and_the_log_resumes(
     for number in range(2000, 2600, 3):
         began = time.perf_counter()
         first.publish(number, [Phrase((number,), (number + 1, number + 2))])
-        assert says(first, (number,)) == (number + 1, number + 2)
+        assert proposed_after(first, (number,)) == (number + 1, number + 2)
         stalls.append(time.perf_counter() - began)
         time.sleep(0.005)
     assert sorted(stalls)[-5] < STALL_S  # a busy machine may stall anything once
@@ -157,7 +157,7 @@ def test_without_redis_nothing_stalls_and_the_log_resumes(
     until(lambda: heard(901), 30)
 
 
-def test_an_outage_is_told_once_whoever_comes_and_goes_meanwhile(
+def test_outage_is_logged_once_however_many_namespaces_it_affects(
     server: RedisServer, open_store: Callable[..., PhraseStore]
 ) -> None:
     """With more tenants than namespaces, each new tenant's namespace meets the outage anew."""
@@ -189,7 +189,7 @@ def test_an_outage_is_told_once_whoever_comes_and_goes_meanwhile(
     assert told() == ["phrase log lost", "phrase log back"]
 
 
-def test_flushall_under_load_is_no_error(
+def test_flushall_under_load_causes_no_error(
     server: RedisServer, open_store: Callable[..., PhraseStore]
 ) -> None:
     stores = (open_store(server.url) for _ in range(2))
@@ -201,7 +201,7 @@ def test_flushall_under_load_is_no_error(
                 client.flushall()
             time.sleep(0.002)
     first.publish(999, [Phrase((5000,), (8,))])
-    until(lambda: says(second, (5000,)) == (8,))
+    until(lambda: proposed_after(second, (5000,)) == (8,))
     assert first.figures().failures == second.figures().failures == 0
 
 
@@ -245,7 +245,7 @@ def test_thousands_of_records_are_replayed_in_few_reads(
         assert client.info("commandstats")["cmdstat_xrange"]["calls"] <= count / READ_RECORDS + 2
 
 
-def test_tenants_beyond_the_limit_push_out_the_one_used_longest_ago(
+def test_least_recently_used_tenant_is_evicted_beyond_the_limit(
     open_store: Callable[..., PhraseStore],
 ) -> None:
     store = open_store("memory://limit", phrases_namespaces=2)
@@ -254,7 +254,7 @@ def test_tenants_beyond_the_limit_push_out_the_one_used_longest_ago(
     assert [namespace.name for namespace in store.namespaces()] == ["m:a", "m:c"]
 
 
-def test_what_is_pushed_out_is_freed_at_once(open_store: Callable[..., PhraseStore]) -> None:
+def test_evicted_namespace_is_freed_at_once(open_store: Callable[..., PhraseStore]) -> None:
     """Reference cycles would wait for the collector: new tenants could fill the memory first."""
     store = open_store("memory://freed", phrases_namespaces=1)
     gone: list[weakref.ref[object]] = []
@@ -272,7 +272,7 @@ def test_what_is_pushed_out_is_freed_at_once(open_store: Callable[..., PhraseSto
         gc.enable()
 
 
-def test_tokens_of_no_vocabulary_are_passed_over(
+def test_tokens_outside_the_vocabulary_are_skipped(
     server: RedisServer, open_store: Callable[..., PhraseStore]
 ) -> None:
     """Anybody may write to the log, and the successor table has no row for such tokens."""
@@ -282,7 +282,7 @@ def test_tokens_of_no_vocabulary_are_passed_over(
         writer.publish(number, phrase(token, 7))
         until(lambda: not writer.figures().waiting)
     until(lambda: reader.figures().received)  # counted last
-    assert says(reader) == (99, 7)
+    assert proposed_after(reader) == (99, 7)
     assert reader.figures().skipped == 2 and reader.figures().received == 1
     successors = reader.successors(100).rows
     shared, calibration = writer.index, Calibration()
@@ -294,21 +294,21 @@ def test_tokens_of_no_vocabulary_are_passed_over(
     assert set(grown.tree.token_ids) <= {7}
 
 
-def test_who_is_pushed_out_lets_go_of_its_memory_although_it_is_read(
+def test_evicted_namespace_frees_its_memory_while_being_read(
     open_store: Callable[..., PhraseStore],
 ) -> None:
     """Otherwise requests of more tenants than the limit would hold as many indexes."""
     store = open_store("memory://read", phrases_namespaces=1)
     first = store.namespace("m", "a")
     first.publish(1, phrase(5))
-    assert says(first) == (5,) and first.index.bytes
+    assert proposed_after(first) == (5,) and first.index.bytes
     store.namespace("m", "b")
     until(lambda: not first.index.bytes)
     first.publish(2, phrase(6))
-    assert says(first) == () and first.index.entries == 0
+    assert proposed_after(first) == () and first.index.entries == 0
 
 
-def test_clearing_forgets_successors_too(
+def test_clearing_removes_successors(
     server: RedisServer, open_store: Callable[..., PhraseStore]
 ) -> None:
     first, second = (open_store(server.url).namespace("m") for _ in range(2))
@@ -319,7 +319,7 @@ def test_clearing_forgets_successors_too(
     until(lambda: (first.successors(8).rows == -1).all())
 
 
-def test_a_log_that_is_idle_is_not_lost(
+def test_idle_log_is_not_reported_lost(
     server: RedisServer, open_store: Callable[..., PhraseStore]
 ) -> None:
     """A server may end a blocking read 0.1 s late, which is twice the timeout.
@@ -356,7 +356,7 @@ def test_large_records_are_read_in_smaller_parts(
     assert namespace.figures().received == 256 * count // 2
 
 
-def test_reasons_do_not_tell_what_users_wrote(
+def test_failure_reasons_do_not_contain_user_text(
     server: RedisServer, open_store: Callable[..., PhraseStore]
 ) -> None:
     with server.client() as client:
@@ -370,7 +370,7 @@ def test_reasons_do_not_tell_what_users_wrote(
     log.close()
 
 
-def test_a_full_server_can_be_cleared(server: RedisServer) -> None:
+def test_full_server_can_be_cleared(server: RedisServer) -> None:
     log = open_log(server.url, "m:", PATIENT)
     log.append([encode(1, phrase(5))] * 10)
     with server.client() as client:

@@ -35,7 +35,7 @@ RECORD = encode(7, [Phrase((1, 2), (3,))])
 LAST_SLOT = 16383
 
 
-def documented(pattern: str) -> str:
+def documented_in_phrases_page(pattern: str) -> str:
     """The first group of the pattern in docs/phrases.md."""
     page = (REPOSITORY / "docs" / "phrases.md").read_text(encoding="utf-8")
     found = re.search(pattern, page, re.MULTILINE)
@@ -43,12 +43,12 @@ def documented(pattern: str) -> str:
     return found[1]
 
 
-def user(*more: str) -> str:
-    rights = documented(r"^user draftloop (.+)$").replace("password", PASSWORD)
+def redis_user(*more: str) -> str:
+    rights = documented_in_phrases_page(r"^user draftloop (.+)$").replace("password", PASSWORD)
     return " ".join(["user draftloop", rights, *more])
 
 
-def use(log: PhraseLog) -> None:
+def call_all_operations(log: PhraseLog) -> None:
     """All operations of a log."""
     log.append([RECORD])
     log.read(START, 10)
@@ -59,7 +59,7 @@ def use(log: PhraseLog) -> None:
 
 
 @contextmanager
-def nothing_refused(server: RedisServer) -> Iterator[None]:
+def assert_nothing_refused(server: RedisServer) -> Iterator[None]:
     """Asserts that no command is refused, for missing rights or otherwise.
 
     Its own commands cause no errors, as the connection is made before the first count.
@@ -71,17 +71,17 @@ def nothing_refused(server: RedisServer) -> Iterator[None]:
         assert client.info("stats")["total_error_replies"] == before
 
 
-def test_the_documented_rights_are_enough_for_a_server(tmp_path: Path) -> None:
+def test_documented_rights_suffice_for_a_server(tmp_path: Path) -> None:
     """The client library's report of its name used to be refused at every connection (ACL LOG)."""
-    with RedisServer(tmp_path, user("+select")) as server, nothing_refused(server):
+    with RedisServer(tmp_path, redis_user("+select")) as server, assert_nothing_refused(server):
         url = f"redis://draftloop:{PASSWORD}@127.0.0.1:{server.port}/1"
         log = open_log(url, NAMESPACE, OPTIONS)
-        use(log)
+        call_all_operations(log)
         log.clear(RECORD)
         log.close()
 
 
-def well(node: Any) -> bool:
+def is_cluster_ok(node: Any) -> bool:
     """Whether a node of the cluster accepts commands."""
     return bool(node.execute_command("CLUSTER INFO")["cluster_state"] == "ok")
 
@@ -101,17 +101,19 @@ def cluster(folder: Path, acl: str) -> Iterator[tuple[RedisServer, RedisServer]]
         nodes[1].execute_command("CLUSTER SET-CONFIG-EPOCH", 2)
         nodes[0].execute_command("CLUSTER MEET", "127.0.0.1", second.port, ports[1])
         for node in nodes:
-            until(partial(well, node))
+            until(partial(is_cluster_ok, node))
             node.close()
         yield first, second
 
 
-def test_the_documented_rights_are_enough_while_a_cluster_moves_a_slot(tmp_path: Path) -> None:
+def test_documented_rights_suffice_while_a_cluster_moves_a_slot(tmp_path: Path) -> None:
     """A key that is being moved is read with another command, which needs a right too."""
-    with cluster(tmp_path, user(documented(r"`([^`]+)` for a\s+cluster"))) as (first, second):
+    with cluster(
+        tmp_path, redis_user(documented_in_phrases_page(r"`([^`]+)` for a\s+cluster"))
+    ) as (first, second):
         url = f"redis+cluster://draftloop:{PASSWORD}@127.0.0.1:{first.port}"
         log = open_log(url, NAMESPACE, OPTIONS)
-        use(log)
+        call_all_operations(log)
         here: Any = first.client()
         there: Any = second.client()
         key = f"draftloop:phrases:{NAMESPACE}"
@@ -119,9 +121,9 @@ def test_the_documented_rights_are_enough_while_a_cluster_moves_a_slot(tmp_path:
         names = [node.execute_command("CLUSTER MYID") for node in (here, there)]
         there.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", names[0])
         here.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", names[1])
-        use(log)
+        call_all_operations(log)
         here.execute_command("MIGRATE", "127.0.0.1", second.port, key, 0, 5000)
-        use(log)
+        call_all_operations(log)
         assert here.acl_log() == [] and there.acl_log() == []
         assert log.length() == 3
         log.close()
@@ -129,23 +131,23 @@ def test_the_documented_rights_are_enough_while_a_cluster_moves_a_slot(tmp_path:
         there.close()
 
 
-def test_the_documented_rights_are_enough_for_a_sentinel(tmp_path: Path) -> None:
-    rights = documented(r"needs\s+`([^`]+)`")
+def test_documented_rights_suffice_for_a_sentinel(tmp_path: Path) -> None:
+    rights = documented_in_phrases_page(r"needs\s+`([^`]+)`")
     own = f"user watcher on >{PASSWORD} {rights}"
-    with RedisServer(tmp_path, user()) as master, nothing_refused(master):
+    with RedisServer(tmp_path, redis_user()) as master, assert_nothing_refused(master):
         monitor = f"sentinel monitor phrases 127.0.0.1 {master.port} 1"
         with RedisServer(tmp_path, monitor, own, sentinel=True) as sentinel:
             url = f"redis+sentinel://draftloop:{PASSWORD}@127.0.0.1:{sentinel.port}/phrases"
             query = f"?sentinel_username=watcher&sentinel_password={PASSWORD}"
             log = open_log(url + query, NAMESPACE, OPTIONS)
-            use(log)
+            call_all_operations(log)
             log.close()
             with sentinel.client() as client:
                 assert client.acl_log() == []
 
 
 @pytest.mark.parametrize("who", [f":{PASSWORD}@", f"draftloop:{PASSWORD}@", ""])
-def test_what_a_server_says_again_is_not_told(tmp_path: Path, who: str) -> None:
+def test_arguments_quoted_in_server_errors_are_hidden(tmp_path: Path, who: str) -> None:
     """A server that lacks a command quotes its arguments: passwords and users' text."""
     with RedisServer(tmp_path, 'rename-command AUTH ""', 'rename-command XADD ""') as server:
         log = open_log(f"redis://{who}127.0.0.1:{server.port}", NAMESPACE, OPTIONS)
@@ -157,7 +159,7 @@ def test_what_a_server_says_again_is_not_told(tmp_path: Path, who: str) -> None:
     assert PASSWORD not in said and "wrote" not in said
 
 
-def test_a_refusal_is_known_from_an_outage(tmp_path: Path) -> None:
+def test_refusal_is_distinguished_from_an_outage(tmp_path: Path) -> None:
     with RedisServer(tmp_path, f"replicaof 127.0.0.1 {quiet_port()}") as replica:
         log = open_log(replica.url, NAMESPACE, OPTIONS)
         assert log.length() == 0
@@ -171,7 +173,7 @@ def test_a_refusal_is_known_from_an_outage(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("who", [":another@", "draftloop:another@", ""])
-def test_who_is_not_let_in_is_told_so(tmp_path: Path, who: str) -> None:
+def test_wrong_credentials_raise_log_denied(tmp_path: Path, who: str) -> None:
     with RedisServer(tmp_path, f"requirepass {PASSWORD}") as server:
         log = open_log(f"redis://{who}127.0.0.1:{server.port}", NAMESPACE, OPTIONS)
         for call in (log.length, lambda: log.append([RECORD])):

@@ -24,15 +24,15 @@ from tests.support.waiting import eventually
 
 
 @pytest.fixture
-def unfrozen() -> Iterator[None]:
+def unfrozen_collector() -> Iterator[None]:
     """Unfreezes the garbage collector's objects before and after the test."""
     gc.unfreeze()
     yield
     gc.unfreeze()
 
 
-async def test_what_a_role_has_loaded_is_kept_from_the_garbage_collector(
-    tmp_path: Path, unfrozen: None
+async def test_loaded_objects_are_frozen_for_the_garbage_collector(
+    tmp_path: Path, unfrozen_collector: None
 ) -> None:
     """A full collection of loaded objects would stop the process for a quarter of a second."""
     known = tmp_path / "address"
@@ -53,20 +53,20 @@ async def test_what_a_role_has_loaded_is_kept_from_the_garbage_collector(
     assert frozen > 10_000 and not loaded
 
 
-async def watch(channel: grpc.aio.Channel, service: str = "") -> Any:
+async def watch_health(channel: grpc.aio.Channel, service: str = "") -> Any:
     call = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=service))
     assert (await call.read()).status == health_pb2.HealthCheckResponse.SERVING
     return call
 
 
-async def reflect(channel: grpc.aio.Channel) -> Any:
+async def list_services(channel: grpc.aio.Channel) -> Any:
     call = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo()
     await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
     assert (await call.read()).list_services_response.service
     return call
 
 
-async def serving() -> RoleServer:
+async def ready_server() -> RoleServer:
     """A ready server with a scripted verifier and a long grace period."""
     settings = OrchestratorSettings(listen="127.0.0.1:0", grace_period_s=600)
     server = RoleServer("any", settings)
@@ -76,7 +76,7 @@ async def serving() -> RoleServer:
     return server
 
 
-async def refusal(address: str) -> grpc.StatusCode:
+async def refusal_of_new_call(address: str) -> grpc.StatusCode:
     """The status with which a new call is refused."""
     async with grpc.aio.insecure_channel(address) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as refused:
@@ -84,12 +84,12 @@ async def refusal(address: str) -> grpc.StatusCode:
     return refused.value.code()
 
 
-@pytest.mark.parametrize("looks_on", [watch, reflect])
-async def test_who_looks_on_does_not_hold_a_drain_and_who_is_served_does(
+@pytest.mark.parametrize("looks_on", [watch_health, list_services])
+async def test_drain_waits_for_running_calls_but_not_for_health_watchers(
     looks_on: Callable[[grpc.aio.Channel], Awaitable[Any]],
 ) -> None:
     """Clients that watch the health never close the call, so a drain must not wait for it."""
-    server = await serving()
+    server = await ready_server()
     async with grpc.aio.insecure_channel(server.address) as channel:
         looking = await looks_on(channel)
         served = verifier_pb2_grpc.VerifierStub(channel).Verify()
@@ -106,11 +106,11 @@ async def test_who_looks_on_does_not_hold_a_drain_and_who_is_served_does(
         looking.cancel()
 
 
-async def test_who_drains_says_at_once_that_it_serves_nobody_else() -> None:
+async def test_draining_server_reports_not_serving_at_once() -> None:
     """Otherwise clients and load balancers would go on choosing it while running calls finish."""
-    server = await serving()
+    server = await ready_server()
     async with grpc.aio.insecure_channel(server.address) as channel:
-        watching = await watch(channel, "any")
+        watching = await watch_health(channel, "any")
         served = verifier_pb2_grpc.VerifierStub(channel).Verify()
         await served.write(open_verifier())
         await served.read()
@@ -119,7 +119,7 @@ async def test_who_drains_says_at_once_that_it_serves_nobody_else() -> None:
             assert (await watching.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
             assert server.busy and not draining.done()
             # gRPC cancels a call that arrives in the moment in which it stops listening
-            while (code := await refusal(server.address)) is grpc.StatusCode.CANCELLED:
+            while (code := await refusal_of_new_call(server.address)) is grpc.StatusCode.CANCELLED:
                 await asyncio.sleep(0.01)
             assert code is grpc.StatusCode.UNAVAILABLE
             assert server.busy and not draining.done()

@@ -16,7 +16,7 @@ from benchmarks.services import connected
 from draftloop.errors import DraftloopError
 from orchestrator.batch.connection import connect
 from orchestrator.cli import app
-from tests.service.test_tls import flags, listening, listening_for_http
+from tests.service.test_tls import flags, listening, serving_http
 from tests.support.certificates import Authority
 
 NAME = "draftloop.example.com"
@@ -32,7 +32,7 @@ def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Authority:
 
 
 @pytest.mark.parametrize("command", [["info"], ["profile"], ["generate", "def a():"]])
-async def test_the_command_line_asks_for_the_name_that_it_is_told(
+async def test_command_line_verifies_the_configured_server_name(
     authority: Authority, monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
     """Only probes used to heed the name; other commands could not connect."""
@@ -47,15 +47,15 @@ async def test_the_command_line_asks_for_the_name_that_it_is_told(
         monkeypatch.setenv("DRAFTLOOP_TLS_SERVER_NAME", NAME)
         assert UNDERSTOOD in await told()
         with pytest.raises(DraftloopError, match=UNDERSTOOD):
-            await asyncio.to_thread(_info_of, address)
+            await asyncio.to_thread(_request_info, address)
 
 
-def _info_of(address: str) -> None:
+def _request_info(address: str) -> None:
     with connected(address) as server:
         server.info()
 
 
-async def test_so_do_batches(authority: Authority) -> None:
+async def test_batches_verify_the_configured_server_name(authority: Authority) -> None:
     async def answers(name: str) -> bool:
         async with connect(
             f"https://{address}", api_key=None, timeout_s=60, concurrency=1,
@@ -67,7 +67,7 @@ async def test_so_do_batches(authority: Authority) -> None:
                 assert "certificate" in str(error)
                 return False
 
-    async with listening_for_http(**flags(authority.pair("server", host=NAME))) as address:
+    async with serving_http(**flags(authority.pair("server", host=NAME))) as address:
         assert await answers(NAME)
         assert not await answers("")
         assert not await answers("somewhere.else")

@@ -57,7 +57,7 @@ async def listening(**said: Any) -> AsyncIterator[str]:
         await server.server.stop(0)
 
 
-async def answers(address: str, tls: ClientTls | None, server_name: str = "") -> bool:
+async def connects(address: str, tls: ClientTls | None, server_name: str = "") -> bool:
     """Whether a new connection gets an answer."""
     async with open_channel(address, 1 << 20, tls, server_name) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
@@ -73,31 +73,31 @@ def flags(pair: Pair, **more: Path) -> dict[str, Path]:
     return {"tls_certificate": pair.certificate, "tls_key": pair.key, **more}
 
 
-def shown(authority: Authority, pair: Pair) -> ClientTls:
+def client_tls(authority: Authority, pair: Pair) -> ClientTls:
     return ClientTls(ca=authority.ca, certificate=pair.certificate, key=pair.key)
 
 
-async def test_a_server_of_the_authority_is_trusted_and_nobody_else(
+async def test_only_servers_of_the_authority_are_trusted(
     authority: Authority, stranger: Authority
 ) -> None:
     async with listening(**flags(authority.pair("server"))) as address:
-        assert await answers(address, ClientTls(ca=authority.ca))
-        assert await answers(address, ClientTls(ca=authority.ca), "localhost")
-        assert not await answers(address, ClientTls(ca=authority.ca), "somewhere.else")
-        assert not await answers(address, ClientTls(ca=stranger.ca))
-        assert not await answers(address, None), "plaintext must not be understood"
+        assert await connects(address, ClientTls(ca=authority.ca))
+        assert await connects(address, ClientTls(ca=authority.ca), "localhost")
+        assert not await connects(address, ClientTls(ca=authority.ca), "somewhere.else")
+        assert not await connects(address, ClientTls(ca=stranger.ca))
+        assert not await connects(address, None), "plaintext must not be understood"
 
 
-async def test_clients_must_show_a_certificate_where_an_authority_is_given(
+async def test_clients_need_a_certificate_when_a_client_authority_is_set(
     authority: Authority, stranger: Authority
 ) -> None:
     async with listening(**flags(authority.pair("server"), tls_client_ca=authority.ca)) as address:
-        assert await answers(address, shown(authority, authority.pair("client")))
-        assert not await answers(address, ClientTls(ca=authority.ca))
-        assert not await answers(address, shown(authority, stranger.pair("client")))
+        assert await connects(address, client_tls(authority, authority.pair("client")))
+        assert not await connects(address, ClientTls(ca=authority.ca))
+        assert not await connects(address, client_tls(authority, stranger.pair("client")))
 
 
-async def test_a_probe_finds_its_files_in_the_environment(
+async def test_probe_reads_its_tls_files_from_the_environment(
     authority: Authority, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     mine = authority.pair("probe")
@@ -122,7 +122,7 @@ async def test_a_probe_finds_its_files_in_the_environment(
         assert told.exit_code == 2 and "gone.pem" in told.output
 
 
-async def heard(address: str, tls: ClientTls | None) -> str:
+async def error_of(address: str, tls: ClientTls | None) -> str:
     """The client's error for a connection that fails."""
     async with AsyncClient(address, tls=tls, retry=NO_RETRY) as client:
         with pytest.raises(Unavailable) as caught:
@@ -130,28 +130,30 @@ async def heard(address: str, tls: ClientTls | None) -> str:
     return str(caught.value)
 
 
-async def test_who_does_not_get_on_is_told_why(authority: Authority, stranger: Authority) -> None:
+async def test_connection_error_names_the_tls_problem(
+    authority: Authority, stranger: Authority
+) -> None:
     """The error used to say that nobody listens there, whatever was wrong with TLS."""
     ours = ClientTls(ca=authority.ca)
     hung_up = "hung up at once, as one does that wants TLS (--tls-ca), or to be shown another"
     async with listening(**flags(authority.pair("late", -2 * LIFE))) as address:
-        assert "its certificate has expired" in await heard(address, ours)
+        assert "its certificate has expired" in await error_of(address, ours)
     async with listening(**flags(authority.pair("early", 2 * LIFE))) as address:
-        assert "its certificate is not valid yet" in await heard(address, ours)
+        assert "its certificate is not valid yet" in await error_of(address, ours)
     async with listening() as address:
-        assert "it speaks no TLS; ask without --tls-ca" in await heard(address, ours)
+        assert "it speaks no TLS; ask without --tls-ca" in await error_of(address, ours)
     async with listening(**flags(authority.pair("server"))) as address:
-        assert hung_up in await heard(address, None)
-        assert "of no authority in --tls-ca" in await heard(address, ClientTls(ca=stranger.ca))
+        assert hung_up in await error_of(address, None)
+        assert "of no authority in --tls-ca" in await error_of(address, ClientTls(ca=stranger.ca))
         mapped = address.replace("127.0.0.1", "[::ffff:127.0.0.1]")
-        assert "does not name this host" in await heard(mapped, ours)
+        assert "does not name this host" in await error_of(mapped, ours)
     async with listening(**flags(authority.pair("server"), tls_client_ca=authority.ca)) as address:
-        assert hung_up in await heard(address, ours)
+        assert hung_up in await error_of(address, ours)
         expired = authority.pair("client", -2 * LIFE)
-        assert hung_up in await heard(address, shown(authority, expired))
+        assert hung_up in await error_of(address, client_tls(authority, expired))
 
 
-async def test_an_orchestrator_says_once_what_keeps_a_verifier_away(authority: Authority) -> None:
+async def test_orchestrator_logs_once_why_a_verifier_is_missing(authority: Authority) -> None:
     """A verifier that came back with a bad certificate used to be in no log."""
     port = quiet_port()
     asked: list[grpc.aio.Channel] = []
@@ -172,19 +174,19 @@ async def test_an_orchestrator_says_once_what_keeps_a_verifier_away(authority: A
     late = flags(authority.pair("late", -2 * LIFE))
     with capture_logs() as lines:
         async with listening(listen=f"127.0.0.1:{port}", **late):
-            await eventually(lambda: told(lines))
+            await eventually(lambda: missing_reasons(lines))
             before = len(asked)
             await eventually(lambda: len(asked) > before + 4)
             await discovery.stop()
-    (reason,) = told(lines)
+    (reason,) = missing_reasons(lines)
     assert reason.startswith("its certificate has expired")
 
 
-def told(lines: list[Any]) -> list[str]:
+def missing_reasons(lines: list[Any]) -> list[str]:
     return [line["reason"] for line in lines if line["event"] == "verifier missing"]
 
 
-async def test_a_probe_says_why_as_well(
+async def test_probe_prints_the_tls_problem(
     authority: Authority, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("DRAFTLOOP_TLS_CA", str(authority.ca))
@@ -197,7 +199,7 @@ async def test_a_probe_says_why_as_well(
     assert told.exit_code == 1 and "its certificate has expired" in told.output
 
 
-async def test_the_command_line_says_it_in_one_line(authority: Authority) -> None:
+async def test_command_line_prints_the_tls_problem_in_one_line(authority: Authority) -> None:
     """Without gRPC's own lines about handshakes."""
     async with listening(**flags(authority.pair("server", -2 * LIFE))) as address:
         command = [sys.executable, "-m", "orchestrator.cli", "info", "--server", address]
@@ -210,7 +212,7 @@ async def test_the_command_line_says_it_in_one_line(authority: Authority) -> Non
     ]
 
 
-def test_half_of_what_a_client_shows_is_refused(authority: Authority) -> None:
+def test_client_certificate_without_its_key_is_refused(authority: Authority) -> None:
     """Given a certificate alone, gRPC used to abort the whole process, of probes and users."""
     pair = authority.pair("client")
     for certificate, key in ((pair.certificate, None), (None, pair.key)):
@@ -222,7 +224,7 @@ def test_half_of_what_a_client_shows_is_refused(authority: Authority) -> None:
             probe.channel("127.0.0.1:1")
 
 
-def test_files_of_a_probe_that_cannot_be_used_are_named(authority: Authority) -> None:
+def test_unusable_files_of_a_probe_are_named(authority: Authority) -> None:
     pair, other = authority.pair("client"), authority.pair("other")
     with pytest.raises(StartupFailure, match="must be a PEM certificate and its key"):
         ProbeTls(ca=authority.ca, certificate=pair.certificate, key=other.key).channel("here:1")
@@ -230,7 +232,7 @@ def test_files_of_a_probe_that_cannot_be_used_are_named(authority: Authority) ->
         ProbeTls(ca=pair.key).channel("here:1")
 
 
-async def test_the_command_line_shows_its_certificate(authority: Authority) -> None:
+async def test_command_line_shows_its_client_certificate(authority: Authority) -> None:
     """An orchestrator may require it. Without a CA the certificate is an error."""
     mine = authority.pair("client")
     shows = ["--tls-certificate", str(mine.certificate), "--tls-key", str(mine.key)]
@@ -249,19 +251,19 @@ async def test_renewed_certificates_are_used_without_a_restart(
 ) -> None:
     pair = authority.pair("server")
     async with listening(**flags(pair)) as address:
-        assert await answers(address, ClientTls(ca=authority.ca))
+        assert await connects(address, ClientTls(ca=authority.ca))
         theirs = stranger.pair("server")
         with capture_logs() as lines:
             pair.certificate.write_bytes(theirs.certificate.read_bytes())  # the key is still old
-            assert await answers(address, ClientTls(ca=authority.ca))
+            assert await connects(address, ClientTls(ca=authority.ca))
             pair.key.write_bytes(theirs.key.read_bytes())
-            assert await answers(address, ClientTls(ca=stranger.ca))
+            assert await connects(address, ClientTls(ca=stranger.ca))
         events = [line["event"] for line in lines]
         assert events[0] == "certificates not renewed" and events[-1] == "certificates renewed"
-        assert not await answers(address, ClientTls(ca=authority.ca))
+        assert not await connects(address, ClientTls(ca=authority.ca))
 
 
-async def test_a_file_that_is_gone_is_told_once(authority: Authority) -> None:
+async def test_missing_certificate_file_is_logged_once(authority: Authority) -> None:
     """A missing file used to be logged at every connection; probes connect every few seconds."""
     pair = authority.pair("server")
     key = pair.key.read_bytes()
@@ -269,16 +271,14 @@ async def test_a_file_that_is_gone_is_told_once(authority: Authority) -> None:
         with capture_logs() as lines:
             pair.key.unlink()
             for _ in range(3):
-                assert await answers(address, ClientTls(ca=authority.ca))
+                assert await connects(address, ClientTls(ca=authority.ca))
             pair.key.write_bytes(key)
-            assert await answers(address, ClientTls(ca=authority.ca))
+            assert await connects(address, ClientTls(ca=authority.ca))
     events = [line["event"] for line in lines if line["event"].startswith("certificates")]
     assert events == ["certificates not renewed", "certificates renewed"]
 
 
-async def test_files_that_cannot_be_used_stop_the_start(
-    authority: Authority, tmp_path: Path
-) -> None:
+async def test_unusable_tls_files_stop_the_start(authority: Authority, tmp_path: Path) -> None:
     good, other = authority.pair("server"), authority.pair("other")
     (tmp_path / "nothing.pem").write_text("nothing")
     wrong: list[tuple[dict[str, Path], str]] = [
@@ -307,7 +307,7 @@ async def test_files_that_cannot_be_used_stop_the_start(
         ),
     ],
 )
-def test_half_a_pair_is_no_setting(given: list[str], words: str) -> None:
+def test_incomplete_tls_settings_are_refused(given: list[str], words: str) -> None:
     with pytest.raises(StartupFailure, match=words) as caught:
         secret = ["--phrases-url", "redis://:hidden@host"]
         OrchestratorSettings.from_command_line([*given, *secret])
@@ -315,7 +315,7 @@ def test_half_a_pair_is_no_setting(given: list[str], words: str) -> None:
 
 
 @asynccontextmanager
-async def listening_for_http(**tls: Path) -> AsyncIterator[str]:
+async def serving_http(**tls: Path) -> AsyncIterator[str]:
     settings = OrchestratorSettings(http_listen="127.0.0.1:0", verifiers="127.0.0.1:1", **tls)  # type: ignore[arg-type]
     deployment = Deployment(settings)
     server = HttpServer(settings, Front(deployment))
@@ -327,7 +327,7 @@ async def listening_for_http(**tls: Path) -> AsyncIterator[str]:
         await deployment.stop()
 
 
-def context(authority: Authority, shown: Pair | None = None) -> ssl.SSLContext:
+def client_context(authority: Authority, shown: Pair | None = None) -> ssl.SSLContext:
     """The context of a client that trusts the authority."""
     made = ssl.create_default_context(cafile=authority.ca)
     if shown is not None:
@@ -335,7 +335,7 @@ def context(authority: Authority, shown: Pair | None = None) -> ssl.SSLContext:
     return made
 
 
-async def http_answers(address: str, client: ssl.SSLContext) -> bool:
+async def http_connects(address: str, client: ssl.SSLContext) -> bool:
     """Whether a new connection gets an answer."""
     async with httpx.AsyncClient(verify=client, timeout=10) as asking:
         try:
@@ -344,42 +344,42 @@ async def http_answers(address: str, client: ssl.SSLContext) -> bool:
             return False
 
 
-async def test_renewed_certificates_are_used_over_http_as_well(
+async def test_renewed_certificates_are_used_over_http(
     authority: Authority, stranger: Authority
 ) -> None:
     pair = authority.pair("server")
-    ours, theirs = context(authority), context(stranger)
-    async with listening_for_http(**flags(pair)) as address:
-        assert await http_answers(address, ours) and not await http_answers(address, theirs)
+    ours, theirs = client_context(authority), client_context(stranger)
+    async with serving_http(**flags(pair)) as address:
+        assert await http_connects(address, ours) and not await http_connects(address, theirs)
         other = stranger.pair("server")
         with capture_logs() as lines:
             pair.certificate.write_bytes(other.certificate.read_bytes())  # the key is still old
-            assert await http_answers(address, ours)
+            assert await http_connects(address, ours)
             pair.key.write_bytes(other.key.read_bytes())
-            assert await http_answers(address, theirs)
+            assert await http_connects(address, theirs)
         events = [line["event"] for line in lines if line["event"].startswith("certificates")]
         assert events == ["certificates not renewed", "certificates renewed"]
-        assert not await http_answers(address, ours)
+        assert not await http_connects(address, ours)
 
 
-async def test_a_changed_authority_of_clients_is_in_force_over_http(
+async def test_changed_client_authority_applies_over_http(
     authority: Authority, stranger: Authority, tmp_path: Path
 ) -> None:
     """Clients admitted before are checked again: their TLS sessions cannot be resumed."""
     trusted = tmp_path / "clients.pem"
     trusted.write_bytes(authority.ca.read_bytes())
-    known = context(authority, authority.pair("client"))
-    unknown = context(authority, stranger.pair("client"))
+    known = client_context(authority, authority.pair("client"))
+    unknown = client_context(authority, stranger.pair("client"))
     files = flags(authority.pair("server"), tls_client_ca=trusted)
-    async with listening_for_http(**files) as address:
-        assert not await http_answers(address, context(authority))
-        assert await http_answers(address, known) and not await http_answers(address, unknown)
-        assert await asyncio.to_thread(_session_of, address, known) is None
+    async with serving_http(**files) as address:
+        assert not await http_connects(address, client_context(authority))
+        assert await http_connects(address, known) and not await http_connects(address, unknown)
+        assert await asyncio.to_thread(_tls_session_of, address, known) is None
         trusted.write_bytes(stranger.ca.read_bytes())
-        assert await http_answers(address, unknown) and not await http_answers(address, known)
+        assert await http_connects(address, unknown) and not await http_connects(address, known)
 
 
-def _session_of(address: str, client: ssl.SSLContext) -> ssl.SSLSession | None:
+def _tls_session_of(address: str, client: ssl.SSLContext) -> ssl.SSLSession | None:
     """The TLS session that a client could resume."""
     host, _, port = address.rpartition(":")
     with (
@@ -391,10 +391,10 @@ def _session_of(address: str, client: ssl.SSLContext) -> ssl.SSLSession | None:
         return secure.session if secure.session and secure.session.has_ticket else None
 
 
-async def test_files_that_cannot_be_used_stop_the_start_over_http(
+async def test_unusable_tls_files_stop_the_start_over_http(
     authority: Authority, tmp_path: Path
 ) -> None:
     gone = Pair(tmp_path / "gone.pem", authority.pair("server").key)
     with pytest.raises(StartupFailure, match="tls_certificate: .*gone.pem cannot be read"):
-        async with listening_for_http(**flags(gone)):
+        async with serving_http(**flags(gone)):
             pass

@@ -20,10 +20,10 @@ from phrase_store.store import PhraseStore
 from protos.drafter_pb2 import DrafterInfoRequest
 from protos.drafter_pb2_grpc import DrafterStub
 from tests.service.conftest import SMALL
-from tests.service.sessions import open_drafter, say
+from tests.service.sessions import open_drafter, send_and_read
 
 
-async def test_no_session_comes_before_drafting_is_warm() -> None:
+async def test_drafter_accepts_sessions_only_when_warm() -> None:
     """Orchestrators ask for `Info`, not the health, and would open sessions at once.
 
     Here as many as there are slots. Warming up holds one slot, so the last session used to find
@@ -55,7 +55,7 @@ async def test_no_session_comes_before_drafting_is_warm() -> None:
             going_on.set()
         await starting
         calls = [stub.Draft() for _ in range(settings.max_sessions)]
-        await asyncio.gather(*(say(call, open_drafter()) for call in calls))
+        await asyncio.gather(*(send_and_read(call, open_drafter()) for call in calls))
         for call in calls:
             call.cancel()
     await server.server.stop(0)

@@ -19,18 +19,18 @@ from tests.support.marks import in_pieces
 Calls = list[tuple[str, str]]  # names and arguments
 
 
-def read(
+def read_calls(
     notation: Notation, pieces: Sequence[str], functions: Functions | None = None
 ) -> tuple[str, Calls]:
     """Content and calls of an answer that arrives in these pieces."""
     reader = CallReader(notation, functions)
     said = [*(reader.feed(piece) for piece in pieces), reader.finish()]
-    calls = put_together([part for one in said for part in one.calls])
+    calls = join_calls([part for one in said for part in one.calls])
     assert len(calls) == reader.calls
     return "".join(one.content for one in said), calls
 
 
-def put_together(parts: Sequence[CallPart]) -> Calls:
+def join_calls(parts: Sequence[CallPart]) -> Calls:
     """Joins the parts of calls, as clients do with the deltas of a stream."""
     calls: Calls = []
     for part in parts:
@@ -51,10 +51,10 @@ def is_allowed(
 ) -> bool:
     """Whether a text is allowed as an answer that must call, with the folder's tokenizer."""
     own = Tokenizer(folder or bundled_model("verifier"))
-    return follows(calls_grammar(notation, functions, own, several=several), text, folder)
+    return matches_grammar(calls_grammar(notation, functions, own, several=several), text, folder)
 
 
-def follows(grammar: Grammar, text: str, folder: Path | None = None) -> bool:
+def matches_grammar(grammar: Grammar, text: str, folder: Path | None = None) -> bool:
     """Whether the text, followed by the end token, matches the grammar."""
     folder = folder or bundled_model("verifier")
     own = Tokenizer(folder)
@@ -64,12 +64,12 @@ def follows(grammar: Grammar, text: str, folder: Path | None = None) -> bool:
     return accepted == len(token_ids) + 1
 
 
-def assert_told_whole(
+def assert_read_equally_however_cut(
     notation: Notation, pieces: list[str], cuts: list[int], functions: Functions | None = None
 ) -> None:
     """Asserts that a text is read equally however it is cut, and is all content without calls."""
     text = "".join(pieces)
-    content, calls = read(notation, [text], functions)
-    assert read(notation, in_pieces(text, cuts), functions) == (content, calls)
+    content, calls = read_calls(notation, [text], functions)
+    assert read_calls(notation, in_pieces(text, cuts), functions) == (content, calls)
     if not calls:
         assert content == text

@@ -8,7 +8,7 @@ import os
 DEVICE = os.environ.get("TEST_DEVICE", "cuda")
 
 
-def is_there() -> bool:
+def is_available() -> bool:
     """Whether this machine has the device."""
     import torch
 

@@ -12,12 +12,12 @@ from draftloop.runtime.model import LanguageModel
 from tests.support.toy_model import FakeModel
 
 
-def wish(model: FakeModel, tokens: int = 1, name: Any = None) -> Forward:
+def forward_of(model: FakeModel, tokens: int = 1, name: Any = None) -> Forward:
     return Forward(cast(LanguageModel, model), cast(Slot, name), [0] * tokens)
 
 
-def steps(model: FakeModel, count: int, name: str = "", tokens: int = 1) -> Task[str]:
+def run_forwards(model: FakeModel, count: int, name: str = "", tokens: int = 1) -> Task[str]:
     for _ in range(count):
-        logits: Tensor = yield wish(model, tokens, name)
+        logits: Tensor = yield forward_of(model, tokens, name)
         assert logits.shape == (tokens, 1)
     return name

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 PAGE_S = 30.0
 
 
-def measured(address: str, name: str) -> float:
+def read_metric(address: str, name: str) -> float:
     """The sum of all samples with this name on the metrics page at `address`."""
     text = httpx.get(f"http://{address}/metrics", timeout=PAGE_S).text
     return sum(

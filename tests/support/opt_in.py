@@ -19,6 +19,6 @@ def only_on_request(
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
-def those_below(folder: Path, items: Iterable[pytest.Item]) -> list[pytest.Item]:
+def tests_below(folder: Path, items: Iterable[pytest.Item]) -> list[pytest.Item]:
     """The tests in a folder; needed because a `conftest.py` receives those of the whole run."""
     return [item for item in items if folder in item.path.parents]

@@ -11,7 +11,7 @@ from phrase_store.namespace import Namespace
 CONTEXT = (11, 12, 13)
 
 
-def says(namespace: Namespace, context: tuple[int, ...] = CONTEXT) -> tuple[int, ...]:
+def proposed_after(namespace: Namespace, context: tuple[int, ...] = CONTEXT) -> tuple[int, ...]:
     """Tokens that the namespace proposes after the context."""
     calibration = Calibration()
     budget = DraftBudget(max_nodes=3, max_depth=3)

@@ -82,7 +82,7 @@ class ServiceProcess:
         if self._process is not None:
             self._process.wait()
 
-    def ended(self, seconds: float = STOP_S) -> int | None:
+    def wait_for_exit(self, seconds: float = STOP_S) -> int | None:
         """Waits for the exit status; None if the process does not end in time."""
         assert self._process is not None
         with contextlib.suppress(subprocess.TimeoutExpired):

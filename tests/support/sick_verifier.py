@@ -19,16 +19,16 @@ from draftloop.runtime.prepared import Passes
 SICK = "sick"
 
 
-def _failing(method: Callable[..., Any], sick: Path) -> Callable[..., Any]:
+def _make_failing(method: Callable[..., Any], sick: Path) -> Callable[..., Any]:
     def failing(model: LanguageModel, asked: Any) -> Any:
-        if sick.exists() and _length(asked) > int(sick.read_text() or 0):
+        if sick.exists() and _longest_text(asked) > int(sick.read_text() or 0):
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
         return method(model, asked)
 
     return failing
 
 
-def _length(asked: Passes | Sequence[Forward]) -> int:
+def _longest_text(asked: Passes | Sequence[Forward]) -> int:
     """Tokens of the longest text, including the new ones."""
     if isinstance(asked, Passes):
         return asked.slot.length + 1
@@ -38,5 +38,5 @@ def _length(asked: Passes | Sequence[Forward]) -> int:
 if __name__ == "__main__":
     place = Path(sys.argv[sys.argv.index("--address-file") + 1]).with_name(SICK)
     for name in ("forward", "run"):
-        setattr(LanguageModel, name, _failing(getattr(LanguageModel, name), place))
+        setattr(LanguageModel, name, _make_failing(getattr(LanguageModel, name), place))
     runpy.run_module("verifier_service", run_name="__main__")

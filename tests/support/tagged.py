@@ -11,7 +11,7 @@ from orchestrator.gateway.tools.minimax_m2 import MINIMAX_M2
 from orchestrator.gateway.tools.notation import Notation
 from orchestrator.gateway.tools.qwen3_coder import QWEN3_CODER
 from orchestrator.gateway.tools.schemas import Function
-from tests.support.calls import read
+from tests.support.calls import read_calls
 
 PARAMETERS: dict[str, Any] = {
     "type": "object",
@@ -47,9 +47,9 @@ class Style(NamedTuple):
 
     def arguments_of(self, answer: str) -> Any:
         """Arguments of an answer's only call, read whole and letter by letter."""
-        content, ((name, arguments),) = read(self.notation, [answer], KNOWN)
+        content, ((name, arguments),) = read_calls(self.notation, [answer], KNOWN)
         assert (content, name) == ("", "write")
-        assert read(self.notation, list(answer), KNOWN) == (content, [(name, arguments)])
+        assert read_calls(self.notation, list(answer), KNOWN) == (content, [(name, arguments)])
         return json.loads(arguments)
 
 

@@ -22,7 +22,7 @@ from draftloop.runtime.forward import Task
 from draftloop.runtime.job import Job, by_response_ratio
 from draftloop.runtime.step import ROUND_TOKENS, StepSize
 from draftloop.tree import ServiceTimings
-from tests.support.engine_tasks import steps, wish
+from tests.support.engine_tasks import forward_of, run_forwards
 from tests.support.gate import Gate
 from tests.support.toy_model import FakeModel
 
@@ -43,7 +43,7 @@ def names(model: FakeModel) -> list[list[object]]:
 def test_waiting_tasks_share_a_forward(engine: Engine) -> None:
     model, timings = FakeModel(), ServiceTimings()
     gate = Gate(engine)
-    futures = [engine.submit(steps(model, 2, name), timings) for name in "abc"]
+    futures = [engine.submit(run_forwards(model, 2, name), timings) for name in "abc"]
     gate.open()
     assert [future.result(WAIT_S) for future in futures] == ["a", "b", "c"]
     assert [len(batch) for batch in model.batches] == [3, 3]
@@ -57,7 +57,7 @@ def test_what_prompts_take_of_a_round_is_told(engine: Engine) -> None:
     model, prompt, beside, behind = FakeModel(), *(ServiceTimings() for _ in range(3))
     gate = Gate(engine)
     tokens, rows = 3 * ROUND_TOKENS, 3 * ROUND_TOKENS + 1
-    first = engine.submit(steps(model, 1, "a", tokens=tokens), prompt)
+    first = engine.submit(run_forwards(model, 1, "a", tokens=tokens), prompt)
     second = engine.submit(followed(model, engine, behind), beside)
     gate.open()
     first.result(WAIT_S)
@@ -74,14 +74,14 @@ def test_what_prompts_take_of_a_round_is_told(engine: Engine) -> None:
 
 def followed(model: FakeModel, engine: Engine, timings: ServiceTimings) -> Task[Future[str]]:
     """A task that submits another one after its forward pass."""
-    yield wish(model)
-    return engine.submit(steps(model, 1), timings)
+    yield forward_of(model)
+    return engine.submit(run_forwards(model, 1), timings)
 
 
 def test_models_take_turns(engine: Engine) -> None:
     one, other = FakeModel(), FakeModel()
     gate = Gate(engine)
-    futures = [engine.submit(steps(model, 3)) for model in (one, other, one)]
+    futures = [engine.submit(run_forwards(model, 3)) for model in (one, other, one)]
     gate.open()
     for future in futures:
         future.result(WAIT_S)
@@ -93,7 +93,7 @@ def test_a_full_step_starves_nobody(engine: Engine, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(step, "MAX_STEP_TOKENS", 8)
     model = FakeModel()
     gate = Gate(engine)
-    futures = [engine.submit(steps(model, 2, name, tokens=4)) for name in "abc"]
+    futures = [engine.submit(run_forwards(model, 2, name, tokens=4)) for name in "abc"]
     gate.open()
     for future in futures:
         future.result(WAIT_S)
@@ -105,8 +105,8 @@ def test_rounds_go_on_while_prompts_are_run_one_after_the_other(engine: Engine) 
     model = FakeModel()
     model.step_size = StepSize(step.LONGEST_S * 1e9 / 64)
     gate = Gate(engine)
-    futures = [engine.submit(steps(model, 2, name, tokens=64)) for name in "ab"]
-    futures += [engine.submit(steps(model, 4, "round"))]
+    futures = [engine.submit(run_forwards(model, 2, name, tokens=64)) for name in "ab"]
+    futures += [engine.submit(run_forwards(model, 4, "round"))]
     gate.open()
     for future in futures:
         future.result(WAIT_S)
@@ -117,8 +117,8 @@ def test_rounds_go_on_while_prompts_are_run_one_after_the_other(engine: Engine) 
 def waiting(name: str, seconds: float, left: int) -> Job:
     """A prompt with `left` tokens left, which has waited for `seconds`."""
     model, submitted_ns = FakeModel(), time.perf_counter_ns() - round(seconds * 1e9)
-    job = Job(steps(model, 1), Future(), ServiceTimings(), submitted_ns)
-    job.wish = dataclasses.replace(wish(model, 64, name), left=left)
+    job = Job(run_forwards(model, 1), Future(), ServiceTimings(), submitted_ns)
+    job.wish = dataclasses.replace(forward_of(model, 64, name), left=left)
     return job
 
 
@@ -136,14 +136,14 @@ def test_whose_prompt_is_next(jobs: list[tuple[str, float, int]], order: list[st
 
 def test_rounds_keep_their_places_between_prompts() -> None:
     jobs = [waiting("long", 1.0, 900), waiting("round", 1.0, 0), waiting("short", 1.0, 90)]
-    jobs[1].wish = wish(FakeModel(), 1, "round")
+    jobs[1].wish = forward_of(FakeModel(), 1, "round")
     assert list(by_response_ratio(jobs)) == [jobs[2], jobs[1], jobs[0]]
 
 
 def test_a_wish_beyond_the_step_runs_alone(engine: Engine) -> None:
     model = FakeModel()
     tokens = step.MAX_STEP_TOKENS + 1
-    assert engine.submit(steps(model, 1, "long", tokens)).result(WAIT_S) == "long"
+    assert engine.submit(run_forwards(model, 1, "long", tokens)).result(WAIT_S) == "long"
 
 
 def test_a_cancelled_task_runs_no_further_forward(engine: Engine) -> None:
@@ -152,7 +152,7 @@ def test_a_cancelled_task_runs_no_further_forward(engine: Engine) -> None:
     def endless() -> Task[None]:
         try:
             while True:
-                yield wish(model)
+                yield forward_of(model)
         finally:
             closed.set()
 
@@ -163,33 +163,33 @@ def test_a_cancelled_task_runs_no_further_forward(engine: Engine) -> None:
     assert closed.wait(WAIT_S)
     with pytest.raises(CancelledError):
         future.result(WAIT_S)
-    assert engine.submit(steps(model, 1, "next")).result(WAIT_S) == "next"
+    assert engine.submit(run_forwards(model, 1, "next")).result(WAIT_S) == "next"
 
 
 def test_a_failed_forward_fails_its_own_sessions_only(engine: Engine) -> None:
     bad, good = FakeModel(), FakeModel()
     bad.failure = RuntimeError("out of memory")
     gate = Gate(engine)
-    failing = [engine.submit(steps(bad, 1)) for _ in range(2)]
-    living = engine.submit(steps(good, 3, "alive"))
+    failing = [engine.submit(run_forwards(bad, 1)) for _ in range(2)]
+    living = engine.submit(run_forwards(good, 3, "alive"))
     gate.open()
     for future in failing:
         with pytest.raises(RuntimeError, match="out of memory"):
             future.result(WAIT_S)
     assert living.result(WAIT_S) == "alive"
-    assert engine.submit(steps(good, 1, "later")).result(WAIT_S) == "later"
+    assert engine.submit(run_forwards(good, 1, "later")).result(WAIT_S) == "later"
 
 
 def test_a_failing_task_and_a_failing_clean_up_leave_the_engine_alive(engine: Engine) -> None:
     model = FakeModel()
 
     def broken() -> Task[None]:
-        yield wish(model)
+        yield forward_of(model)
         raise ValueError("mine")
 
     def messy() -> Task[None]:
         try:
-            yield wish(model)
+            yield forward_of(model)
         finally:
             raise ValueError("while closing")
 
@@ -217,7 +217,7 @@ def test_stopping_fails_what_waits_and_what_comes_later() -> None:
 
     def endless() -> Task[None]:
         while True:
-            yield wish(model)
+            yield forward_of(model)
 
     running = engine.submit(endless())
     engine.stop()
@@ -231,7 +231,7 @@ async def test_a_loop_gets_what_the_task_returns_or_raises(engine: Engine) -> No
         yield from ()
         raise KeyError("inside")
 
-    assert await engine.submit_awaitable(steps(FakeModel(), 1, "done")) == "done"
+    assert await engine.submit_awaitable(run_forwards(FakeModel(), 1, "done")) == "done"
     with pytest.raises(KeyError, match="inside"):
         await engine.submit_awaitable(failing())
 
@@ -253,7 +253,7 @@ async def test_a_task_that_no_loop_awaits_any_more_is_not_begun(engine: Engine) 
     with pytest.raises(asyncio.CancelledError):
         await waiting
     gate.open()
-    assert await engine.submit_awaitable(steps(FakeModel(), 0, "next")) == "next"
+    assert await engine.submit_awaitable(run_forwards(FakeModel(), 0, "next")) == "next"
     assert not begun.is_set()
 
 
@@ -265,7 +265,7 @@ async def test_an_error_that_nobody_waits_for_any_more_is_not_reported(engine: E
     reported: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, said: reported.append(said))
     lost, given_up = engine.submit_awaitable(failing()), engine.submit_awaitable(failing())
-    assert await engine.submit_awaitable(steps(FakeModel(), 0, "next")) == "next"
+    assert await engine.submit_awaitable(run_forwards(FakeModel(), 0, "next")) == "next"
     given_up.cancel()
     del given_up
     gc.collect()
@@ -295,7 +295,7 @@ def test_an_engine_stops_beside_a_call_that_hangs(monkeypatch: pytest.MonkeyPatc
 async def test_an_engine_that_stops_says_so_to_a_loop(engine: Engine) -> None:
     engine.stop()
     with pytest.raises(Unavailable, match="the engine is stopping"):
-        await engine.submit_awaitable(steps(FakeModel(), 0))
+        await engine.submit_awaitable(run_forwards(FakeModel(), 0))
 
 
 def test_the_end_of_a_loop_is_no_error_of_the_other_thread() -> None:

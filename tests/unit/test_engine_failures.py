@@ -13,7 +13,7 @@ from draftloop.errors import InvalidInput, Overloaded, Unavailable
 from draftloop.runtime.engine import Engine
 from draftloop.runtime.forward import Forward, Task
 from draftloop.runtime.ruin import MAX_CONSECUTIVE_FAILURES, OUT_OF_MEMORY, Ruin
-from tests.support.engine_tasks import steps, wish
+from tests.support.engine_tasks import forward_of, run_forwards
 from tests.support.gate import Gate
 from tests.support.toy_model import FakeModel
 
@@ -46,7 +46,7 @@ def mortal(broken: Broken) -> Iterator[Engine]:
 def fails(engine: Engine, model: FakeModel, failure: Exception) -> None:
     model.failure = failure
     with pytest.raises(type(failure)):
-        engine.submit(steps(model, 1)).result(WAIT_S)
+        engine.submit(run_forwards(model, 1)).result(WAIT_S)
     model.failure = None
 
 
@@ -55,7 +55,7 @@ def test_forwards_that_go_on_to_fail_end_the_engine(mortal: Engine, broken: Brok
     model = FakeModel()
     for _ in range(MAX_CONSECUTIVE_FAILURES - 1):
         fails(mortal, model, RuntimeError("no"))
-    mortal.submit(steps(model, 1)).result(WAIT_S)
+    mortal.submit(run_forwards(model, 1)).result(WAIT_S)
     for number in range(MAX_CONSECUTIVE_FAILURES):
         mortal.call(lambda: None).result(WAIT_S)
         assert not broken.ends, number
@@ -69,7 +69,7 @@ def test_requests_that_nobody_could_run_end_no_engine() -> None:
     broken, tried = Broken(), FakeModel()
 
     def tries() -> None:
-        tried.forward([wish(tried)])
+        tried.forward([forward_of(tried)])
 
     ruin = Ruin(broken, tries)
     for _ in range(3 * MAX_CONSECUTIVE_FAILURES):
@@ -131,7 +131,7 @@ def test_a_ruined_device_ends_it_at_once(mortal: Engine, broken: Broken) -> None
 
 
 def renewing(model: FakeModel, renewed: Callable[[], Forward]) -> Task[str]:
-    yield dataclasses.replace(wish(model), renewed=renewed)
+    yield dataclasses.replace(forward_of(model), renewed=renewed)
     return "done"
 
 
@@ -143,7 +143,7 @@ def test_a_device_that_fails_at_a_copy_fails_one_session(mortal: Engine, broken:
 
     model = FakeModel()
     gate = Gate(mortal)
-    beside, failed = mortal.submit(steps(model, 1)), mortal.submit(renewing(model, failing))
+    beside, failed = mortal.submit(run_forwards(model, 1)), mortal.submit(renewing(model, failing))
     gate.open()
     with pytest.raises(torch.AcceleratorError, match="an illegal memory access"):
         failed.result(WAIT_S)
@@ -157,12 +157,12 @@ class Panic(BaseException):
 
 def test_a_panic_is_the_failure_of_one_session(mortal: Engine, broken: Broken) -> None:
     def panics() -> Task[None]:
-        yield wish(FakeModel())
+        yield forward_of(FakeModel())
         raise Panic("index out of bounds")
 
     def panics_again() -> Task[None]:
         try:
-            yield wish(FakeModel())
+            yield forward_of(FakeModel())
         finally:
             raise Panic("index out of bounds")
 
@@ -172,7 +172,7 @@ def test_a_panic_is_the_failure_of_one_session(mortal: Engine, broken: Broken) -
     fails_beside, model = mortal.submit(panics_again()), FakeModel()
     fails_beside.cancel()
     gate.open()
-    assert mortal.submit(steps(model, 2, "next")).result(WAIT_S) == "next"
+    assert mortal.submit(run_forwards(model, 2, "next")).result(WAIT_S) == "next"
     assert not broken.ends
 
 
@@ -181,13 +181,13 @@ def test_an_engine_that_cannot_go_on_tells_whoever_waits(broken: Broken) -> None
     engine, model = Engine(ruin=Ruin(broken)), FakeModel()
     model.failure = cast(Exception, Panic("poisoned"))
     gate = Gate(engine)
-    other = engine.submit(steps(FakeModel(), 1))
-    first = engine.submit(steps(model, 1))
+    other = engine.submit(run_forwards(FakeModel(), 1))
+    first = engine.submit(run_forwards(model, 1))
     gate.open()
     with pytest.raises(Unavailable, match="the engine has failed"):
         first.result(WAIT_S)
     other.result(WAIT_S)
     assert broken.ends == [("poisoned", 0)]
     with pytest.raises(Unavailable):
-        engine.submit(steps(FakeModel(), 1)).result(WAIT_S)
+        engine.submit(run_forwards(FakeModel(), 1)).result(WAIT_S)
     engine.stop()

@@ -18,7 +18,7 @@ from orchestrator.gateway.reasoning.channel_thought import ChannelThought, chann
 from orchestrator.gateway.tools.harmony import HARMONY
 from orchestrator.gateway.tools.offer import Offer, make_offer
 from orchestrator.gateway.tools.schemas import Function, Tool
-from tests.support.calls import Calls, follows, is_allowed, put_together
+from tests.support.calls import Calls, is_allowed, join_calls, matches_grammar
 from tests.support.marks import in_pieces, tokenizer_with
 
 WEATHER = Function(name="weather", parameters={
@@ -40,7 +40,7 @@ def read(
     parts = [*(reader.feed([piece], ends=False) for piece in pieces), reader.feed([], ends=True)]
     reasoning = "".join(part.reasoning for part in parts)
     content = "".join(part.content for part in parts)
-    return reasoning, content, put_together([call for part in parts for call in part.calls])
+    return reasoning, content, join_calls([call for part in parts for call in part.calls])
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_a_form_is_that_of_the_final_message(tmp_path: Path, special: bool | Non
     def allowed(answer: str, begun: str = "") -> bool:
         grammar = channels_after(f"<|start|>assistant{begun}", own).before(DIGIT, calls=False)
         assert grammar is not None
-        return follows(grammar, answer, tmp_path)
+        return matches_grammar(grammar, answer, tmp_path)
 
     good, bad = (f"<|channel|>final<|message|>{said}" for said in ("7", "x"))
     thought = ANALYSIS.format("Hm, 8.\n\nOr 7?")
@@ -174,11 +174,11 @@ def test_a_required_call_may_be_thought_about(tmp_path: Path, special: bool | No
     called = CALL.removesuffix("<|call|>").format(BERN)
     thought = ANALYSIS.format("Hm.")
     for answer in (called, thought + called, called.replace(" <|constrain|>json", "")):
-        assert follows(grammar, answer, tmp_path)
+        assert matches_grammar(grammar, answer, tmp_path)
         parts = reading.reader().feed([answer], ends=True)
         assert parts.content == "" and json.loads(parts.calls[0].arguments) == {"city": "Bern"}
-    assert not follows(grammar, thought + FINAL.format("x"), tmp_path)
-    assert not follows(grammar, called.replace("city", "town"), tmp_path)
+    assert not matches_grammar(grammar, thought + FINAL.format("x"), tmp_path)
+    assert not matches_grammar(grammar, called.replace("city", "town"), tmp_path)
 
 
 def test_names_that_a_header_cannot_hold_are_refused() -> None:

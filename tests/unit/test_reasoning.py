@@ -24,7 +24,7 @@ from orchestrator.gateway.reasoning.thought import Thought, thought_after
 from orchestrator.gateway.tools.hermes import HERMES
 from orchestrator.gateway.tools.offer import Offer
 from orchestrator.tokenizer import Tokenizer
-from tests.support.marks import in_pieces, message, tokenizer_with
+from tests.support.marks import chat_message, in_pieces, tokenizer_with
 
 OWN = Tokenizer(bundled_model("verifier"))
 
@@ -235,12 +235,12 @@ def test_templates_are_given_earlier_reasoning() -> None:
         {"reasoning": "Hm."},
         {"reasoning_content": "Hm.", "content": None},
     ):
-        (plain,) = for_template([message(**said)])
+        (plain,) = for_template([chat_message(**said)])
         assert plain["reasoning"] == plain["reasoning_content"] == "Hm." and plain["content"] == ""
     with pytest.raises(InvalidInput) as caught:
-        for_template([message(role="user", content="x", reasoning="y")])
+        for_template([chat_message(role="user", content="x", reasoning="y")])
     assert caught.value.field == "messages[0].reasoning"
     assert (
-        json.dumps(for_template([message(content="x")]))
+        json.dumps(for_template([chat_message(content="x")]))
         == '[{"role": "assistant", "content": "x"}]'
     )

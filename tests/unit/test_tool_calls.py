@@ -44,8 +44,13 @@ from orchestrator.gateway.tools.schemas import (
 )
 from orchestrator.text import TextStream
 from orchestrator.tokenizer import Tokenizer
-from tests.support.calls import assert_told_whole, follows, is_allowed, read
-from tests.support.marks import in_pieces, message, tokenizer_with
+from tests.support.calls import (
+    assert_read_equally_however_cut,
+    is_allowed,
+    matches_grammar,
+    read_calls,
+)
+from tests.support.marks import chat_message, in_pieces, tokenizer_with
 from tests.support.tool_answers import (
     ANSWERS,
     BETWEEN_TAGS,
@@ -67,23 +72,26 @@ def offered(*names: str) -> dict[str, Function]:
 @given(cuts=st.lists(st.integers(0, 1000)))
 def test_calls_in_any_pieces(notation: Notation, cuts: list[int]) -> None:
     functions = KNOWN if notation in BETWEEN_TAGS else None
-    assert read(notation, in_pieces(ANSWERS[notation.name], cuts), functions) == ("", list(READ))
+    assert read_calls(notation, in_pieces(ANSWERS[notation.name], cuts), functions) == (
+        "",
+        list(READ),
+    )
 
 
 @given(cuts=st.lists(st.integers(0, 1000)))
 def test_text_before_and_behind_calls(cuts: list[int]) -> None:
     text = f"Let me see.\n\n{ANSWERS['hermes']}\nDone "
-    assert read(HERMES, in_pieces(text, cuts)) == ("Let me see.\nDone", list(READ))
+    assert read_calls(HERMES, in_pieces(text, cuts)) == ("Let me see.\nDone", list(READ))
 
 
 def test_marks_around_nothing_between_calls_are_no_content() -> None:
     one, two = (f"<tool_call>\n{said}\n</tool_call>" for said in (WEATHER, BRACES))
-    assert read(HERMES, [f"{one}\n<tool_call></tool_call>\n{two}"]) == ("", list(READ))
+    assert read_calls(HERMES, [f"{one}\n<tool_call></tool_call>\n{two}"]) == ("", list(READ))
 
 
 def test_the_mark_before_calls_is_text_behind_one() -> None:
     one = WEATHER.replace("arguments", "parameters")
-    assert read(LLAMA3_JSON, [f"{one}<|python_tag|>x"]) == ("<|python_tag|>x", [READ[0]])
+    assert read_calls(LLAMA3_JSON, [f"{one}<|python_tag|>x"]) == ("<|python_tag|>x", [READ[0]])
 
 
 PIECES = ("<tool_call>", "</tool_call>", "<tool", "[TOOL_CALLS]", "[", "]", ",", ";", " ", "\n",
@@ -101,7 +109,7 @@ def test_any_text_is_told_whole_however_it_comes(
     notation: Notation, pieces: list[str], cuts: list[int]
 ) -> None:
     """If nothing is called, it is the content, unchanged."""
-    assert_told_whole(notation, pieces, cuts)
+    assert_read_equally_however_cut(notation, pieces, cuts)
 
 
 @pytest.mark.parametrize(
@@ -117,13 +125,15 @@ def test_any_text_is_told_whole_however_it_comes(
 )
 def test_calls_that_are_written_otherwise(written: str, arguments: str) -> None:
     answer = f"<tool_call>{written}</tool_call>"
-    assert read(HERMES, [answer]) == read(HERMES, list(answer)) == ("", [("f", arguments)])
+    assert (
+        read_calls(HERMES, [answer]) == read_calls(HERMES, list(answer)) == ("", [("f", arguments)])
+    )
 
 
 @pytest.mark.parametrize("arguments", ["[1]", '"x"', '"[1]"', "7"])
 def test_arguments_that_are_no_object_are_no_call(arguments: str) -> None:
     answer = f'<tool_call>{{"name": "f", "arguments": {arguments}}}</tool_call>'
-    assert read(HERMES, [answer]) == read(HERMES, list(answer)) == (answer, [])
+    assert read_calls(HERMES, [answer]) == read_calls(HERMES, list(answer)) == (answer, [])
 
 
 @pytest.mark.parametrize("cuts", [[], [3], [12, 20]])
@@ -169,24 +179,32 @@ def test_arguments_come_while_they_are_written() -> None:
 @pytest.mark.parametrize("name", ["a}b", 'a"{', "x" * 128, "é" * 128])
 def test_names_of_any_letters(name: str) -> None:
     answer = f'<tool_call>{{"name": {json.dumps(name)}, "arguments": {{"a": 1}}}}</tool_call>'
-    assert read(HERMES, [answer]) == read(HERMES, list(answer)) == ("", [(name, '{"a": 1}')])
+    assert (
+        read_calls(HERMES, [answer])
+        == read_calls(HERMES, list(answer))
+        == ("", [(name, '{"a": 1}')])
+    )
 
 
 def test_a_name_without_an_end_is_no_work_at_every_letter() -> None:
     """A model may loop there, and the event loop is shared: only a limited length is searched."""
     answer = '<tool_call>{"name": "' + "a" * 200_000
-    assert read(HERMES, in_pieces(answer, list(range(0, 200_000, 20)))) == (answer, [])
+    assert read_calls(HERMES, in_pieces(answer, list(range(0, 200_000, 20)))) == (answer, [])
     late = '<tool_call>{"name": "' + "a" * 5000 + '", "arguments": {"a": 1}}</tool_call>'
-    assert read(HERMES, [late]) == read(HERMES, list(late)) == ("", [("a" * 5000, '{"a": 1}')])
+    assert (
+        read_calls(HERMES, [late])
+        == read_calls(HERMES, list(late))
+        == ("", [("a" * 5000, '{"a": 1}')])
+    )
 
 
 def test_an_answer_that_was_cut_off() -> None:
     """The limit may come in the middle of a call: the arguments so far, or the plain text."""
-    assert read(HERMES, ['<tool_call>{"name": "f", "arguments": {"a']) == ("", [("f", '{"a')])
-    assert read(HERMES, ['a <tool_call>{"na']) == ('a <tool_call>{"na', [])
-    assert read(HERMES, [ANSWERS["hermes"][:-3]]) == ("", list(READ))
+    assert read_calls(HERMES, ['<tool_call>{"name": "f", "arguments": {"a']) == ("", [("f", '{"a')])
+    assert read_calls(HERMES, ['a <tool_call>{"na']) == ('a <tool_call>{"na', [])
+    assert read_calls(HERMES, [ANSWERS["hermes"][:-3]]) == ("", list(READ))
     second = '\n<tool_call>{"na'
-    assert read(HERMES, [f"<tool_call>{WEATHER}</tool_call>{second}"]) == (second, [READ[0]])
+    assert read_calls(HERMES, [f"<tool_call>{WEATHER}</tool_call>{second}"]) == (second, [READ[0]])
 
 
 @pytest.mark.parametrize(("reason", "told"), [("stop", "tool_calls"), ("length", "length")])
@@ -281,7 +299,7 @@ def test_calls_beside_a_form_of_the_answer(
     one, _, bad = answers(notation)
     assert asked.grammar is not None and not asked.required
     for text, allowed in ((one, True), ("no", True), (bad, False), ("maybe", False)):
-        assert follows(asked.grammar, text, folder) is allowed
+        assert matches_grammar(asked.grammar, text, folder) is allowed
 
 
 def test_one_call_where_it_is_named_or_several_are_not_wanted() -> None:
@@ -334,7 +352,7 @@ def test_special_marks_are_told_to_who_looks_for_them(tmp_path: Path) -> None:
     for named, told in ((marked.named_tokens, ("é", list(READ))), (frozenset(), None)):
         stream = TextStream(tokenizer, [], (), TextForm(named_tokens=named))
         pieces = [*(stream.push([token]) for token in token_ids), stream.finish()]
-        assert (read(HERMES, pieces) == told) if told else "tool_call" not in "".join(pieces)
+        assert (read_calls(HERMES, pieces) == told) if told else "tool_call" not in "".join(pieces)
 
 
 def call(arguments: str) -> dict[str, Any]:
@@ -343,35 +361,35 @@ def call(arguments: str) -> dict[str, Any]:
 
 def test_templates_are_given_the_name_of_the_function_that_a_tool_was() -> None:
     # A tool message holds no name; templates get that of its call.
-    told = message(role="tool", content="5", tool_call_id="1")
-    other = message(role="tool", content="5", tool_call_id="2")
-    plain = for_template([message(tool_calls=[call("{}")]), told, other])
+    told = chat_message(role="tool", content="5", tool_call_id="1")
+    other = chat_message(role="tool", content="5", tool_call_id="2")
+    plain = for_template([chat_message(tool_calls=[call("{}")]), told, other])
     assert plain[1]["name"] == "f" and "name" not in plain[2]
 
 
 def test_templates_are_given_what_arguments_mean() -> None:
     # Templates get arguments as objects, not as JSON text; text that was cut stays text.
-    (plain,) = for_template([message(content=None, tool_calls=[call('{"a": [1]}')])])
+    (plain,) = for_template([chat_message(content=None, tool_calls=[call('{"a": [1]}')])])
     assert plain["content"] == ""
     assert plain["tool_calls"][0]["function"] == {"name": "f", "arguments": {"a": [1]}}
     for cut in ('{"city": "Be', "[1]"):  # the output limit may have cut them
-        (plain,) = for_template([message(tool_calls=[call(cut)])])
+        (plain,) = for_template([chat_message(tool_calls=[call(cut)])])
         assert plain["tool_calls"][0]["function"]["arguments"] == cut
-    (empty,) = for_template([message(tool_calls=[call("")])])
+    (empty,) = for_template([chat_message(tool_calls=[call("")])])
     assert empty["tool_calls"][0]["function"]["arguments"] == {}
 
 
 @pytest.mark.parametrize(
     ("said", "field"),
     [
-        (message(tool_calls=[call('{"a": "\\ud83d"}')]), "tool_calls[0].function.arguments"),
-        (message(role="user", content="", tool_calls=[call("{}")]), "tool_calls"),
-        (message(role="tool", content="x"), "tool_call_id"),
-        (message(content="x", tool_call_id="1"), "tool_call_id"),
+        (chat_message(tool_calls=[call('{"a": "\\ud83d"}')]), "tool_calls[0].function.arguments"),
+        (chat_message(role="user", content="", tool_calls=[call("{}")]), "tool_calls"),
+        (chat_message(role="tool", content="x"), "tool_call_id"),
+        (chat_message(content="x", tool_call_id="1"), "tool_call_id"),
     ],
 )
 def test_messages_that_are_none(said: Message, field: str) -> None:
     # The error names the message and the field.
     with pytest.raises(InvalidInput) as caught:
-        for_template([message(role="user", content="x"), said])
+        for_template([chat_message(role="user", content="x"), said])
     assert caught.value.field == f"messages[1].{field}"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from draftloop.errors import InvalidInput
 from orchestrator.gateway.tools.schemas import Function
-from tests.support.calls import is_allowed, read
+from tests.support.calls import is_allowed, read_calls
 from tests.support.marks import in_pieces, tokenizer_with
 from tests.support.tagged import KNOWN, PARAMETERS, STYLES, WRITE, Style
 
@@ -79,7 +79,7 @@ def three_calls(style: Style) -> tuple[str, list[Any]]:
 def test_a_cut_at_every_letter(style: Style) -> None:
     answer, meant = three_calls(style)
     for cut in range(len(answer)):
-        content, calls = read(style.notation, [answer[:cut], answer[cut:]], KNOWN)
+        content, calls = read_calls(style.notation, [answer[:cut], answer[cut:]], KNOWN)
         assert content == "" and [json.loads(arguments) for _, arguments in calls] == meant
 
 
@@ -88,17 +88,19 @@ def test_a_cut_at_every_letter(style: Style) -> None:
 @given(cuts=st.lists(st.integers(0, 700)))
 def test_calls_in_any_pieces(style: Style, cuts: list[int]) -> None:
     text = f"Let me see.\n\n{three_calls(style)[0]}\nDone "
-    assert read(style.notation, in_pieces(text, cuts), KNOWN) == read(style.notation, [text], KNOWN)
-    assert read(style.notation, [text], KNOWN)[0] == "Let me see.\nDone"
+    assert read_calls(style.notation, in_pieces(text, cuts), KNOWN) == read_calls(
+        style.notation, [text], KNOWN
+    )
+    assert read_calls(style.notation, [text], KNOWN)[0] == "Let me see.\nDone"
 
 
 @each_style
 def test_an_answer_that_was_cut_off(style: Style) -> None:
     answer = style.written(path="abc")
     named = answer.index("write")
-    assert read(style.notation, [answer[:named]], KNOWN) == (answer[:named], [])
+    assert read_calls(style.notation, [answer[:named]], KNOWN) == (answer[:named], [])
     cut = answer[: answer.index("bc")]
-    assert read(style.notation, [cut], KNOWN) == ("", [("write", '{"path": "a')])
+    assert read_calls(style.notation, [cut], KNOWN) == ("", [("write", '{"path": "a')])
 
 
 GRAMMATICAL = [
@@ -185,7 +187,9 @@ def test_nulls_in_a_schema_say_nothing(style: Style, parameters: dict[str, Any])
     path = parameters["properties"] or {}
     answer = style.answer([style.call({"path": "a"} if "path" in path else {})])
     assert is_allowed(style.notation, [function], answer)
-    assert [name for name, _ in read(style.notation, [answer], {"write": function})[1]] == ["write"]
+    assert [name for name, _ in read_calls(style.notation, [answer], {"write": function})[1]] == [
+        "write"
+    ]
 
 
 @each_style

@@ -10,7 +10,7 @@ from draftloop.errors import InvalidInput
 from orchestrator.gateway.tools.glm45 import GLM45
 from orchestrator.gateway.tools.reader import CallReader
 from orchestrator.gateway.tools.schemas import Function
-from tests.support.calls import assert_told_whole, is_allowed, read
+from tests.support.calls import assert_read_equally_however_cut, is_allowed, read_calls
 from tests.support.tagged import GLM_4_5, GLM_4_7, KNOWN, STYLES, WRITE
 
 PIECES = ("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>",
@@ -25,7 +25,7 @@ PIECES = ("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>
 @example(pieces=["<tool_call>", "a" * 300, GLM_4_5.written(path="x")], cuts=[230])
 def test_any_text_is_told_whole_however_it_comes(pieces: list[str], cuts: list[int]) -> None:
     # How a text is cut into pieces does not change what is read.
-    assert_told_whole(GLM45, pieces, cuts, KNOWN)
+    assert_read_equally_however_cut(GLM45, pieces, cuts, KNOWN)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_any_text_is_told_whole_however_it_comes(pieces: list[str], cuts: list[i
     ],
 )
 def test_what_is_no_call_is_content(answer: str) -> None:
-    assert read(GLM45, [answer]) == read(GLM45, list(answer)) == (answer, [])
+    assert read_calls(GLM45, [answer]) == read_calls(GLM45, list(answer)) == (answer, [])
 
 
 def test_spaces_between_tags_and_a_key_without_value() -> None:
@@ -64,7 +64,7 @@ def test_arguments_come_while_they_are_written() -> None:
 
 def test_half_a_name_is_content() -> None:
     answer = GLM_4_5.written(path="abc")
-    assert read(GLM45, [answer[:15]]) == (answer[:15], [])
+    assert read_calls(GLM45, [answer[:15]]) == (answer[:15], [])
 
 
 @pytest.mark.parametrize("style", ["glm 4.5", "glm 4.7"])

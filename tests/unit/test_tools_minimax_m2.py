@@ -10,7 +10,7 @@ from draftloop.errors import InvalidInput
 from orchestrator.gateway.tools.minimax_m2 import MINIMAX_M2
 from orchestrator.gateway.tools.reader import CallReader
 from orchestrator.gateway.tools.schemas import Function
-from tests.support.calls import assert_told_whole, is_allowed, read
+from tests.support.calls import assert_read_equally_however_cut, is_allowed, read_calls
 from tests.support.tagged import KNOWN, MINIMAX
 
 PIECES = ("<minimax:tool_call>", "</minimax:tool_call>", "<invoke name=", '"', "write", ">", "\n",
@@ -24,7 +24,7 @@ PIECES = ("<minimax:tool_call>", "</minimax:tool_call>", "<invoke name=", '"', "
 @example(pieces=["<minimax:tool_call>", "<invoke name=", "write", ">", "<parameter name="], cuts=[])
 def test_any_text_is_told_whole_however_it_comes(pieces: list[str], cuts: list[int]) -> None:
     # How a text is cut into pieces does not change what is read.
-    assert_told_whole(MINIMAX_M2, pieces, cuts, KNOWN)
+    assert_read_equally_however_cut(MINIMAX_M2, pieces, cuts, KNOWN)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_any_text_is_told_whole_however_it_comes(pieces: list[str], cuts: list[i
     ],
 )
 def test_what_is_no_call_is_content(answer: str) -> None:
-    assert read(MINIMAX_M2, [answer]) == read(MINIMAX_M2, list(answer)) == (answer, [])
+    assert read_calls(MINIMAX_M2, [answer]) == read_calls(MINIMAX_M2, list(answer)) == (answer, [])
 
 
 @pytest.mark.parametrize("forgotten", ["</parameter>\n", "</parameter>", '"'])
@@ -75,4 +75,4 @@ def test_names_that_its_tags_cannot_hold_are_refused(name: str) -> None:
 def test_a_name_with_a_quote_within() -> None:
     odd = '<minimax:tool_call>\n<invoke name="od"d">\n</invoke>\n</minimax:tool_call>'
     assert is_allowed(MINIMAX_M2, [Function(name='od"d')], odd)
-    assert read(MINIMAX_M2, [odd]) == ("", [('od"d', "{}")])
+    assert read_calls(MINIMAX_M2, [odd]) == ("", [('od"d', "{}")])

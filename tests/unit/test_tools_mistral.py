@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from orchestrator.gateway.tools.mistral import MISTRAL
 from orchestrator.gateway.tools.reader import CallReader
 from orchestrator.gateway.tools.schemas import Function
-from tests.support.calls import is_allowed, read
+from tests.support.calls import is_allowed, read_calls
 from tests.support.marks import in_pieces, tokenizer_with
 
 ONE, TWO = ("weather", '{"city": "Be } rn", "days": {"a": 1}}'), ("say", '{"text": "[ARGS]"}')
@@ -28,14 +28,14 @@ CALLS = [
 @given(cuts=st.lists(st.integers(0, 300)))
 def test_calls_in_any_pieces(form: str, cuts: list[int]) -> None:
     answer = f"Let me see. {form.format(*ONE)}{form.format(*TWO)}"
-    assert read(MISTRAL, in_pieces(answer, cuts)) == ("Let me see.", [ONE, TWO])
+    assert read_calls(MISTRAL, in_pieces(answer, cuts)) == ("Let me see.", [ONE, TWO])
 
 
 def test_every_letter_by_itself() -> None:
     answer = "".join(form.format(*ONE) for form in CALLS)
     for cut in range(len(answer)):
-        assert read(MISTRAL, [answer[:cut], answer[cut:]]) == ("", [ONE] * len(CALLS))
-    assert read(MISTRAL, list(answer)) == ("", [ONE] * len(CALLS))
+        assert read_calls(MISTRAL, [answer[:cut], answer[cut:]]) == ("", [ONE] * len(CALLS))
+    assert read_calls(MISTRAL, list(answer)) == ("", [ONE] * len(CALLS))
 
 
 def test_arguments_come_while_they_are_written() -> None:
@@ -58,8 +58,8 @@ PIECES = ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "a", "b1", " ", "{", "}", '"', 
 def test_any_text_is_told_whole_however_it_comes(pieces: list[str], cuts: list[int]) -> None:
     # How a text is cut into pieces does not change what is read.
     text = "".join(pieces)
-    content, calls = read(MISTRAL, [text])
-    assert read(MISTRAL, in_pieces(text, cuts)) == (content, calls)
+    content, calls = read_calls(MISTRAL, [text])
+    assert read_calls(MISTRAL, in_pieces(text, cuts)) == (content, calls)
     if not calls:
         assert content == text
 
@@ -69,7 +69,7 @@ def test_any_text_is_told_whole_however_it_comes(pieces: list[str], cuts: list[i
     ["[TOOL_CALLS] none, I think {x}", "[TOOL_CALLS]a[FOO]x {}", "[TOOL_CALLS]" + "a" * 500 + "{}"],
 )
 def test_what_is_no_call_is_content(answer: str) -> None:
-    assert read(MISTRAL, [answer]) == read(MISTRAL, list(answer)) == (answer, [])
+    assert read_calls(MISTRAL, [answer]) == read_calls(MISTRAL, list(answer)) == (answer, [])
 
 
 FUNCTIONS = [
@@ -98,7 +98,7 @@ def test_a_required_call_may_have_both_forms(text: str, allowed: bool) -> None:
     single = allowed and text.count("TOOL_CALLS") == 1
     assert is_allowed(MISTRAL, FUNCTIONS, text, several=False) is single
     if allowed:
-        content, calls = read(MISTRAL, [text])
+        content, calls = read_calls(MISTRAL, [text])
         assert not content and len(calls) == text.count("TOOL_CALLS")
 
 

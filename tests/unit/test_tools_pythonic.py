@@ -14,7 +14,7 @@ from draftloop.errors import InvalidInput
 from orchestrator.gateway.tools.pythonic import PYTHONIC
 from orchestrator.gateway.tools.reader import CallReader
 from orchestrator.gateway.tools.schemas import Function
-from tests.support.calls import is_allowed, read
+from tests.support.calls import is_allowed, read_calls
 from tests.support.marks import in_pieces
 
 PARAMETERS: dict[str, Any] = {
@@ -42,8 +42,8 @@ CALLED = [
 def test_a_cut_at_every_letter() -> None:
     for answer in (ANSWER, f"\n<|python_start|>{ANSWER}<|python_end|>"):
         for cut in range(len(answer)):
-            assert read(PYTHONIC, [answer[:cut], answer[cut:]], KNOWN) == ("", CALLED)
-        assert read(PYTHONIC, list(answer), KNOWN) == ("", CALLED)
+            assert read_calls(PYTHONIC, [answer[:cut], answer[cut:]], KNOWN) == ("", CALLED)
+        assert read_calls(PYTHONIC, list(answer), KNOWN) == ("", CALLED)
 
 
 PIECES = ("[", "]", "(", ")", ",", "=", "weather", "now", "a", "'", '"', "\\", "1", "{", "}", " ",
@@ -57,8 +57,8 @@ PIECES = ("[", "]", "(", ")", ",", "=", "weather", "now", "a", "'", '"', "\\", "
 def test_any_text_is_told_whole_however_it_comes(pieces: list[str], cuts: list[int]) -> None:
     # How a text is cut into pieces does not change what is read.
     text = "".join(pieces)
-    content, calls = read(PYTHONIC, [text], KNOWN)
-    assert read(PYTHONIC, in_pieces(text, cuts), KNOWN) == (content, calls)
+    content, calls = read_calls(PYTHONIC, [text], KNOWN)
+    assert read_calls(PYTHONIC, in_pieces(text, cuts), KNOWN) == (content, calls)
     if not calls:
         assert content == text
 
@@ -81,7 +81,7 @@ def test_any_text_is_told_whole_however_it_comes(pieces: list[str], cuts: list[i
 )
 def test_literals(written: str, value: Any) -> None:
     answer = f"[weather(city={written})]"
-    ((_, arguments),) = read(PYTHONIC, list(answer), KNOWN)[1]
+    ((_, arguments),) = read_calls(PYTHONIC, list(answer), KNOWN)[1]
     assert json.loads(arguments) == {"city": value}
 
 
@@ -108,13 +108,17 @@ def test_literals(written: str, value: Any) -> None:
     ],
 )
 def test_what_is_no_call_is_content(answer: str) -> None:
-    assert read(PYTHONIC, [answer], KNOWN) == read(PYTHONIC, list(answer), KNOWN) == (answer, [])
+    assert (
+        read_calls(PYTHONIC, [answer], KNOWN)
+        == read_calls(PYTHONIC, list(answer), KNOWN)
+        == (answer, [])
+    )
 
 
 def test_an_argument_that_is_no_literal_behind_one_is_told_as_it_stands() -> None:
     # The call has already begun when the invalid argument comes, so it is passed on as it stands.
     answer = "[weather(days=1, city=Bern)]"
-    assert read(PYTHONIC, [answer], KNOWN) == ("", [("weather", '{"days": 1, city=Bern}')])
+    assert read_calls(PYTHONIC, [answer], KNOWN) == ("", [("weather", '{"days": 1, city=Bern}')])
 
 
 def test_arguments_come_one_by_one() -> None:
@@ -147,7 +151,7 @@ def test_what_the_grammar_allows_is_read_as_the_schema_wants(call: str, allowed:
     assert is_allowed(PYTHONIC, functions, f"[{call}, now()]") is allowed
     assert not is_allowed(PYTHONIC, functions, f"[{call}, now()]", several=False)
     if allowed:
-        content, ((name, arguments),) = read(PYTHONIC, [f"[{call}]"], KNOWN)
+        content, ((name, arguments),) = read_calls(PYTHONIC, [f"[{call}]"], KNOWN)
         assert not content
         jsonschema.validate(json.loads(arguments), KNOWN[name].schema_of_arguments)
 
@@ -167,4 +171,4 @@ def test_a_long_argument_is_no_work_at_every_letter() -> None:
     text = "a" * 1_000_000
     answer = f"[weather(city='{text}')]"
     pieces = in_pieces(answer, list(range(0, len(answer), 1000)))
-    assert read(PYTHONIC, pieces, KNOWN) == ("", [("weather", json.dumps({"city": text}))])
+    assert read_calls(PYTHONIC, pieces, KNOWN) == ("", [("weather", json.dumps({"city": text}))])

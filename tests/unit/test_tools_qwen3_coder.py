@@ -10,7 +10,7 @@ from draftloop.errors import InvalidInput
 from orchestrator.gateway.tools.qwen3_coder import QWEN3_CODER
 from orchestrator.gateway.tools.reader import CallReader
 from orchestrator.gateway.tools.schemas import Function
-from tests.support.calls import assert_told_whole, is_allowed, read
+from tests.support.calls import assert_read_equally_however_cut, is_allowed, read_calls
 from tests.support.tagged import KNOWN, QWEN
 
 PIECES = ("<tool_call>", "</tool_call>", "<function=", "write", ">", "\n", "</function>", "f",
@@ -24,7 +24,7 @@ PIECES = ("<tool_call>", "</tool_call>", "<function=", "write", ">", "\n", "</fu
 @example(pieces=["<function=", "f", ">", "<parameter=", "\n", "path>", "</function>"], cuts=[20])
 def test_any_text_is_told_whole_however_it_comes(pieces: list[str], cuts: list[int]) -> None:
     # How a text is cut into pieces does not change what is read.
-    assert_told_whole(QWEN3_CODER, pieces, cuts, KNOWN)
+    assert_read_equally_however_cut(QWEN3_CODER, pieces, cuts, KNOWN)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_arguments_come_while_they_are_written() -> None:
 
 def test_half_a_tag_before_a_call_is_content() -> None:
     answer = QWEN.written(path="abc")
-    assert read(QWEN3_CODER, [answer[:20]], KNOWN) == (answer[:20], [])
+    assert read_calls(QWEN3_CODER, [answer[:20]], KNOWN) == (answer[:20], [])
 
 
 def test_json_that_a_line_breaks_off_is_text() -> None:

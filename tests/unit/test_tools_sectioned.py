@@ -14,7 +14,7 @@ from orchestrator.gateway.tools.kimi_k2 import KIMI_K2
 from orchestrator.gateway.tools.reader import CallReader
 from orchestrator.gateway.tools.schemas import Function
 from orchestrator.gateway.tools.sectioned import Sectioned
-from tests.support.calls import assert_told_whole, is_allowed, read
+from tests.support.calls import assert_read_equally_however_cut, is_allowed, read_calls
 from tests.support.marks import in_pieces
 
 ONE, TWO = ("weather", '{"city": "Be } rn", "days": {"a": 1}}'), ("say", '{"text": "```"}')
@@ -63,19 +63,19 @@ FORMS = [
 @given(cuts=st.lists(st.integers(0, 600)))
 def test_calls_in_any_pieces(notation: Sectioned, answer: str, cuts: list[int]) -> None:
     text = f"Let me see.\n\n{answer}"
-    assert read(notation, in_pieces(text, cuts)) == ("Let me see.", [ONE, TWO])
+    assert read_calls(notation, in_pieces(text, cuts)) == ("Let me see.", [ONE, TWO])
 
 
 @pytest.mark.parametrize(("notation", "answer"), FORMS)
 def test_every_letter_by_itself(notation: Sectioned, answer: str) -> None:
     for cut in range(len(answer)):
-        assert read(notation, [answer[:cut], answer[cut:]]) == ("", [ONE, TWO])
-    assert read(notation, list(answer)) == ("", [ONE, TWO])
+        assert read_calls(notation, [answer[:cut], answer[cut:]]) == ("", [ONE, TWO])
+    assert read_calls(notation, list(answer)) == ("", [ONE, TWO])
 
 
 @pytest.mark.parametrize(("notation", "answer"), FORMS[:3])
 def test_text_behind_a_section_is_content(notation: Sectioned, answer: str) -> None:
-    assert read(notation, list(f"{answer}\nDone")) == ("\nDone", [ONE, TWO])
+    assert read_calls(notation, list(f"{answer}\nDone")) == ("\nDone", [ONE, TWO])
 
 
 def test_arguments_come_while_they_are_written() -> None:
@@ -108,7 +108,7 @@ def test_any_text_is_told_whole_however_it_comes(
     notation: Sectioned, pieces: list[str], cuts: list[int]
 ) -> None:
     # How a text is cut into pieces does not change what is read.
-    assert_told_whole(notation, pieces, cuts)
+    assert_read_equally_however_cut(notation, pieces, cuts)
 
 
 @pytest.mark.parametrize(
@@ -124,22 +124,24 @@ def test_what_is_no_call_is_content_and_hides_none_behind_it(
     notation: Sectioned, begun: str
 ) -> None:
     # Text that only begins like a call is content, and a real call after it is still found.
-    assert read(notation, [begun]) == read(notation, list(begun)) == (begun, [])
+    assert read_calls(notation, [begun]) == read_calls(notation, list(begun)) == (begun, [])
     answer = begun + (plain if notation is DEEPSEEK else numbered)(*ONE)
-    assert read(notation, [answer]) == read(notation, list(answer)) == (begun, [ONE])
+    assert read_calls(notation, [answer]) == read_calls(notation, list(answer)) == (begun, [ONE])
 
 
 def test_an_answer_that_was_cut_off() -> None:
     for notation, first in ((DEEPSEEK, fenced(*ONE)), (KIMI_K2, numbered(*ONE))):
         for cut in range(len(notation.begin) + 1, first.index("{")):
             begun = notation.section + first[:cut]
-            assert read(notation, [begun]) == (begun, [])
+            assert read_calls(notation, [begun]) == (begun, [])
             more = "\n" + first[:cut]
-            assert read(notation, [section(notation, first)[: -len(notation.end)] + more]) == (
-                more, [ONE],
-            )  # fmt: skip
+            unclosed = section(notation, first)[: -len(notation.end)]
+            assert read_calls(notation, [unclosed + more]) == (more, [ONE])
         end = first.index(": {")
-        assert read(notation, [notation.section + first[:end]]) == ("", [(ONE[0], ONE[1][:26])])
+        assert read_calls(notation, [notation.section + first[:end]]) == (
+            "",
+            [(ONE[0], ONE[1][:26])],
+        )
 
 
 def test_ids_are_those_that_kimi_writes_and_none_is_told_twice() -> None:
@@ -189,7 +191,7 @@ def test_what_the_grammar_allows_is_read_as_it_is_meant(
     assert is_allowed(notation, FUNCTIONS, text) is bool(calls)
     assert is_allowed(notation, FUNCTIONS, text, several=False) is (len(calls) == 1)
     if calls:
-        assert read(notation, [text]) == ("", calls)
+        assert read_calls(notation, [text]) == ("", calls)
         assert all(isinstance(json.loads(arguments), dict) for _, arguments in calls)
 
 

@@ -37,8 +37,8 @@ from orchestrator.gateway.tools.schemas import Function, Tool
 from orchestrator.parser_names import PARSER_ALIASES
 from orchestrator.tokenizer import Tokenizer
 from tests.support import chat_templates
-from tests.support.calls import read
-from tests.support.marks import message
+from tests.support.calls import read_calls
+from tests.support.marks import chat_message
 
 ARGUMENTS = {"city": 'Be"rn', "days": 2, "more": {"a": [True]}}
 WEATHER = Function(
@@ -86,9 +86,9 @@ def test_a_template_writes_calls_as_its_notation_reads_them(
     template = template_of(tmp_path, text)
     call_id = "functions.weather:0" if notation is KIMI_K2 else "a1b2c3d4e"
     turns = [
-        message(role="user", content="How is it?"),
-        message(content=None, tool_calls=[called(json.dumps(ARGUMENTS), call_id)]),
-        message(role="tool", content="fine", tool_call_id=call_id),
+        chat_message(role="user", content="How is it?"),
+        chat_message(content=None, tool_calls=[called(json.dumps(ARGUMENTS), call_id)]),
+        chat_message(role="tool", content="fine", tool_call_id=call_id),
     ]
     tools = shown_tools([Tool(type="function", function=WEATHER)], "auto")
     before = template.render(for_template(turns[:1]), tools=tools)
@@ -96,13 +96,16 @@ def test_a_template_writes_calls_as_its_notation_reads_them(
     assert whole.startswith(before) and "weather" in before and "fine" in whole
     written = whole[len(before) :].strip()
     functions = {"weather": WEATHER}
-    _, ((name, arguments),) = read(notation, [written], functions)
+    _, ((name, arguments),) = read_calls(notation, [written], functions)
     assert name == "weather" and json.loads(arguments) == ARGUMENTS
 
 
 def test_arguments_that_were_cut_cannot_be_written_between_tags(tmp_path: Path) -> None:
     # Such a template needs arguments that are valid JSON; one that copies their text takes any.
-    turns = [message(role="user", content="x"), message(tool_calls=[called('{"city": "Be')])]
+    turns = [
+        chat_message(role="user", content="x"),
+        chat_message(tool_calls=[called('{"city": "Be')]),
+    ]
     with pytest.raises(InvalidInput) as caught:
         template_of(tmp_path, chat_templates.QWEN3_CODER).render(for_template(turns))
     assert caught.value.field == "messages"
@@ -114,14 +117,14 @@ def test_arguments_that_were_cut_cannot_be_written_between_tags(tmp_path: Path) 
 def test_gpt_oss_is_given_calls_and_thoughts_in_channels(tmp_path: Path) -> None:
     assert detect_notation(chat_templates.GPT_OSS) is HARMONY
     template = template_of(tmp_path, chat_templates.GPT_OSS)
-    question = message(role="user", content="How is it?")
-    told = message(role="tool", content="fine", tool_call_id="a1b2c3d4e")
+    question = chat_message(role="user", content="How is it?")
+    told = chat_message(role="tool", content="fine", tool_call_id="a1b2c3d4e")
     calls = [called(json.dumps(ARGUMENTS))]
     for said, thought in (
         ({"content": None, "reasoning": "Hm."}, "Hm."),
         ({"content": "Let me see.", "reasoning": "Hm."}, "Let me see."),
     ):
-        turns = [question, message(tool_calls=calls, **said), told]
+        turns = [question, chat_message(tool_calls=calls, **said), told]
         text = template.render(for_template(turns))
         answer = text.split("<|start|>assistant", 1)[1].split("<|start|>functions", 1)[0]
         parts = (
