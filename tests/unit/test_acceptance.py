@@ -48,7 +48,7 @@ def longest_agreeing_path(
 
 
 @given(trees(), st.data())
-def test_acceptance_is_the_longest_agreeing_path_and_a_bonus(
+def test_accept_takes_the_longest_agreeing_path_and_a_bonus_token(
     tree: DraftTree, data: st.DataObject
 ) -> None:
     token = st.integers(0, 3)
@@ -66,7 +66,7 @@ def test_acceptance_is_the_longest_agreeing_path_and_a_bonus(
     assert len(verdict.emitted_sources(tree)) == len(verdict.emitted_token_ids)
 
 
-def test_a_stop_token_drafted_in_the_middle_ends_the_text() -> None:
+def test_stop_token_inside_a_draft_ends_the_text() -> None:
     tree = DraftTree.chain([1, 9, 2], TokenSource.PHRASE)
     verdict = accept(tree, 1, [9, 2, 3], {9})
     assert verdict.emitted_token_ids == (1, 9)
@@ -75,7 +75,7 @@ def test_a_stop_token_drafted_in_the_middle_ends_the_text() -> None:
     assert verdict.emitted_sources(tree) == [TokenSource.PHRASE] * 2
 
 
-def test_full_acceptance_earns_the_bonus_token() -> None:
+def test_fully_accepted_draft_emits_the_bonus_token() -> None:
     tree = DraftTree.chain([1, 2], TokenSource.DRAFT_MODEL)
     verdict = accept(tree, 1, [2, 7], ())
     assert verdict.emitted_token_ids == (1, 2, 7)
@@ -104,7 +104,7 @@ def new_sampler(parameters: SamplingParameters, prompt: list[int], size: int = 4
 
 @settings(max_examples=80, deadline=None)
 @given(samplings, st.integers(0, 10**6), st.sets(st.integers(0, 3), max_size=1), st.data())
-def test_any_drafts_emit_what_plain_decoding_emits(
+def test_output_with_any_drafts_equals_plain_decoding(
     parameters: SamplingParameters, table_seed: int, stop: set[int], data: st.DataObject
 ) -> None:
     """L0 (a): rounds over trees of right and wrong tokens give the text of plain decoding."""
@@ -141,7 +141,7 @@ def test_any_drafts_emit_what_plain_decoding_emits(
         SamplingParameters(temperature=1.7, top_k=3, presence_penalty=0.8),
     ],
 )
-def test_two_tokens_from_one_round_have_the_targets_joint_law(
+def test_tokens_of_one_round_follow_the_targets_joint_distribution(
     parameters: SamplingParameters,
 ) -> None:
     """L0 (b): chi-square test over seeds, for pairs of tokens from speculative rounds."""

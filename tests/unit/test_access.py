@@ -45,11 +45,11 @@ def write(file: Path, *entries: KeyEntry) -> None:
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def key_file(tmp_path: Path) -> Path:
     return tmp_path / "keys.toml"
 
 
-def test_without_a_file_everybody_may_ask_for_anything() -> None:
+def test_all_requests_are_allowed_without_a_key_file() -> None:
     caller = Access(None).caller(None)
     assert caller is ANONYMOUS
     said = GenerationParameters(text="a", tenant="any", max_tokens=10**6)
@@ -59,9 +59,9 @@ def test_without_a_file_everybody_may_ask_for_anything() -> None:
             pass
 
 
-def test_a_known_key_says_who_calls(file: Path) -> None:
-    write(file, entry(), entry("bob", OTHER))
-    access = Access(file)
+def test_known_key_identifies_the_caller(key_file: Path) -> None:
+    write(key_file, entry(), entry("bob", OTHER))
+    access = Access(key_file)
     assert access.caller(KEY).name == "alice" and access.caller(OTHER).name == "bob"
     for unknown in (None, "", KEY + "x", hash_of(KEY), "ключ"):
         with pytest.raises(Unauthenticated) as caught:
@@ -70,14 +70,14 @@ def test_a_known_key_says_who_calls(file: Path) -> None:
 
 
 @pytest.mark.parametrize("token", [None, ""])
-def test_no_key_is_asked_for(file: Path, token: str | None) -> None:
+def test_missing_key_is_refused_with_a_hint(key_file: Path, token: str | None) -> None:
     """A header without a value counts as no key."""
-    write(file, entry())
+    write(key_file, entry())
     with pytest.raises(Unauthenticated, match="must be given as"):
-        Access(file).caller(token)
+        Access(key_file).caller(token)
 
 
-def test_a_key_is_bound_to_its_tenant() -> None:
+def test_key_is_bound_to_its_tenant() -> None:
     caller = Caller(entry())
     for tenant in ("", "team"):
         assert (
@@ -89,7 +89,7 @@ def test_a_key_is_bound_to_its_tenant() -> None:
         Caller(entry(tenant="")).apply_limits(GenerationParameters(text="a", tenant="other"), 16)
 
 
-def test_the_keys_most_tokens() -> None:
+def test_max_tokens_of_a_key_limits_requests() -> None:
     caller = Caller(entry(max_tokens=100))
     with pytest.raises(InvalidInput, match="max_tokens: must be at most 100, .*; got 101"):
         caller.apply_limits(GenerationParameters(text="a", max_tokens=101), 256)
@@ -98,7 +98,7 @@ def test_the_keys_most_tokens() -> None:
         assert caller.apply_limits(said, default).max_tokens == expected
 
 
-def test_requests_at_once() -> None:
+def test_concurrent_requests_of_a_key_are_limited() -> None:
     caller = Caller(entry(concurrent_requests=2))
     refused = pytest.raises(Overloaded, match="api key: requests: at most 2")
     with caller.admit(), caller.admit(), refused, caller.admit():
@@ -107,7 +107,7 @@ def test_requests_at_once() -> None:
         pass
 
 
-def test_requests_a_minute() -> None:
+def test_requests_per_minute_of_a_key_are_limited() -> None:
     clock = Clock()
     caller = Caller(entry(requests_per_minute=3), clock)
     for _ in range(3):
@@ -124,23 +124,23 @@ def test_requests_a_minute() -> None:
         caller.count_requests()
 
 
-def test_an_entry_that_changes_is_in_force_as_it_is_now(file: Path) -> None:
+def test_changed_key_entry_takes_effect(key_file: Path) -> None:
     clock = Clock()
-    write(file, entry(max_tokens=5))
-    access = Access(file, clock)
+    write(key_file, entry(max_tokens=5))
+    access = Access(key_file, clock)
     assert access.caller(KEY).apply_limits(GenerationParameters(text="a"), 16).max_tokens == 5
-    write(file, entry(key=OTHER, max_tokens=7))
+    write(key_file, entry(key=OTHER, max_tokens=7))
     clock.now += 2
     assert access.caller(OTHER).apply_limits(GenerationParameters(text="a"), 16).max_tokens == 7
     with pytest.raises(Unauthenticated):
         access.caller(KEY)
 
 
-def test_a_file_is_read_once_for_every_change(file: Path) -> None:
+def test_key_file_is_read_once_per_change(key_file: Path) -> None:
     clock = Clock()
-    write(file, entry())
-    access = Access(file, clock)
-    write(file, entry(max_tokens=5))
+    write(key_file, entry())
+    access = Access(key_file, clock)
+    write(key_file, entry(max_tokens=5))
     with capture_logs() as lines:
         for _ in range(3):
             clock.now += 2
@@ -148,7 +148,7 @@ def test_a_file_is_read_once_for_every_change(file: Path) -> None:
     assert [line["event"] for line in lines] == ["api keys read"]
 
 
-def test_who_is_refused_is_told_what_is_left_to_wait() -> None:
+def test_rate_limit_refusal_reports_the_remaining_wait() -> None:
     clock = Clock()
     caller = Caller(entry(requests_per_minute=3), clock)
     caller.count_requests(3)
@@ -158,12 +158,12 @@ def test_who_is_refused_is_told_what_is_left_to_wait() -> None:
     assert caught.value.retry_after_s == 5
 
 
-def test_a_tenant_can_be_written() -> None:
+def test_tenant_with_control_characters_is_refused() -> None:
     with pytest.raises(ValidationError, match="must be at most 128 printable characters"):
         entry(tenant="a\nb")
 
 
-def test_what_runs_costs_no_rate_again() -> None:
+def test_admitting_a_counted_request_does_not_count_it_again() -> None:
     caller = Caller(entry(requests_per_minute=1), Clock())
     caller.count_requests()
     for _ in range(5):
@@ -171,66 +171,66 @@ def test_what_runs_costs_no_rate_again() -> None:
             pass
 
 
-def test_the_file_is_read_again_when_it_changes(file: Path) -> None:
+def test_key_file_is_reloaded_when_it_changes(key_file: Path) -> None:
     clock = Clock()
-    write(file, entry(requests_per_minute=1), entry("bob", OTHER))
-    access = Access(file, clock)
+    write(key_file, entry(requests_per_minute=1), entry("bob", OTHER))
+    access = Access(key_file, clock)
     access.caller(KEY).count_requests()
-    write(file, entry(requests_per_minute=1))
+    write(key_file, entry(requests_per_minute=1))
     clock.now += 2
     with pytest.raises(Unauthenticated):
         access.caller(OTHER)
     with pytest.raises(Overloaded):
         access.caller(KEY).count_requests()  # an unchanged entry keeps its counts
-    file.write_text("[[keys]]\nname = 7\n")
+    key_file.write_text("[[keys]]\nname = 7\n")
     clock.now += 2
     with capture_logs() as lines:
         assert access.caller(KEY).name == "alice"
         access.caller(KEY)
     assert [line["event"] for line in lines] == ["api keys not renewed"]
-    file.unlink()
+    key_file.unlink()
     clock.now += 2
     assert access.caller(KEY).name == "alice"
 
 
-def test_a_file_that_is_just_being_written_shuts_nobody_out(file: Path) -> None:
+def test_known_keys_stay_valid_while_the_file_is_being_written(key_file: Path) -> None:
     """A file that is written in place is empty for a moment."""
     clock = Clock()
-    write(file, entry())
-    access = Access(file, clock)
-    file.write_text("")
+    write(key_file, entry())
+    access = Access(key_file, clock)
+    key_file.write_text("")
     clock.now += 2
     assert access.caller(KEY).name == "alice"
-    write(file, entry("bob", OTHER))
+    write(key_file, entry("bob", OTHER))
     clock.now += 2
     assert access.caller(OTHER).name == "bob"
     with pytest.raises(Unauthenticated):
         access.caller(KEY)
 
 
-def test_the_rest_of_a_file_may_come_within_the_same_tick_of_the_clock(file: Path) -> None:
+def test_change_with_an_unchanged_mtime_is_noticed(key_file: Path) -> None:
     """Otherwise a key written after the read would stay unknown for good."""
     clock = Clock()
-    write(file, entry())
-    access = Access(file, clock)
-    written = file.stat().st_mtime_ns
-    with file.open("a") as more:
+    write(key_file, entry())
+    access = Access(key_file, clock)
+    written = key_file.stat().st_mtime_ns
+    with key_file.open("a") as more:
         more.write(entry("bob", OTHER).toml())
-    os.utime(file, ns=(written, written))
+    os.utime(key_file, ns=(written, written))
     clock.now += 2
     assert access.caller(OTHER).name == "bob"
 
 
-def test_a_file_of_windows_is_read(file: Path) -> None:
+def test_key_file_with_bom_and_crlf_is_read(key_file: Path) -> None:
     text = entry().toml().replace("\n", "\r\n")
-    file.write_bytes(codecs.BOM_UTF8 + text.encode())
-    assert Access(file).caller(KEY).name == "alice"
+    key_file.write_bytes(codecs.BOM_UTF8 + text.encode())
+    assert Access(key_file).caller(KEY).name == "alice"
 
 
-def test_where_a_file_is_no_toml_is_told(file: Path) -> None:
-    file.write_text(entry().toml() + f'name = "{OTHER}"\n')
+def test_toml_error_names_the_line_but_no_key(key_file: Path) -> None:
+    key_file.write_text(entry().toml() + f'name = "{OTHER}"\n')
     with pytest.raises(StartupFailure, match=r"is not a TOML file \(at line 5, ") as caught:
-        Access(file)
+        Access(key_file)
     assert OTHER not in str(caught.value)
 
 
@@ -247,40 +247,40 @@ def test_where_a_file_is_no_toml_is_told(file: Path) -> None:
         (entry().toml().replace(hash_of(KEY), hash_of("")), "not that of an empty text"),
     ],
 )
-def test_a_file_that_is_wrong_stops_the_start_and_shows_no_key(
-    file: Path, text: str, words: str
+def test_invalid_key_file_fails_startup_without_showing_keys(
+    key_file: Path, text: str, words: str
 ) -> None:
-    file.write_text(text)
+    key_file.write_text(text)
     with pytest.raises(StartupFailure, match="api_keys: ") as caught:
-        Access(file)
+        Access(key_file)
     assert words in str(caught.value) and KEY not in str(caught.value)
 
 
-def test_a_missing_file_stops_the_start(file: Path) -> None:
+def test_missing_key_file_fails_startup(key_file: Path) -> None:
     with pytest.raises(StartupFailure, match="keys.toml cannot be read: No such file"):
-        Access(file)
+        Access(key_file)
 
 
-def test_the_header() -> None:
+def test_bearer_token_is_parsed_from_the_header() -> None:
     assert bearer_token("Bearer dl-x") == bearer_token("bearer  dl-x ") == "dl-x"
     for header in (None, "", "Bearer", "Bearer ", "Basic dl-x", "dl-x"):
         assert bearer_token(header) is None
 
 
-def test_the_command_makes_an_entry_and_a_key(file: Path) -> None:
+def test_keys_new_command_creates_an_entry_and_a_key(key_file: Path) -> None:
     command = ["keys", "new", "bob", "--tenant", 'a "b" \\', "--concurrent-requests", "4"]
     made = CliRunner().invoke(app, command)
     assert made.exit_code == 0, made.output
-    file.write_text(made.stdout)
-    (found,) = KeyFile.read(file).keys
+    key_file.write_text(made.stdout)
+    (found,) = KeyFile.read(key_file).keys
     assert tomllib.loads(made.stdout)["keys"] == [found.model_dump(exclude_none=True)]
     assert (found.tenant, found.concurrent_requests, found.max_tokens) == ('a "b" \\', 4, None)
     key = made.stderr.split()[-1]
-    assert Access(file).caller(key).name == "bob" and key not in made.stdout
+    assert Access(key_file).caller(key).name == "bob" and key not in made.stdout
     assert CliRunner().invoke(app, ["keys", "new", "b b"]).exit_code == 2
 
 
-def test_several_at_once_are_admitted_or_none() -> None:
+def test_requests_are_admitted_all_together_or_not_at_all() -> None:
     """A refused request uses up nothing; more than the key's limit at once is never admitted."""
     caller = Caller(entry(concurrent_requests=2, requests_per_minute=3))
     assert caller.max_concurrent == 2 and ANONYMOUS.max_concurrent is None

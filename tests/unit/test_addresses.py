@@ -13,7 +13,7 @@ from orchestrator.addresses import Address, AddressBook, check_addresses
 from orchestrator.config import OrchestratorSettings
 
 
-class Names:
+class FakeResolver:
     """A resolver whose answer the test can change."""
 
     def __init__(self, *ips: str) -> None:
@@ -29,33 +29,33 @@ class Names:
 ENTRY = "dns:///verifier.llm:50053"
 
 
-def behind(*targets: str) -> list[Address]:
+def resolved_addresses(*targets: str) -> list[Address]:
     return [Address(target, server_name="verifier.llm") for target in targets]
 
 
-async def test_a_name_stands_for_all_its_addresses_of_the_moment() -> None:
-    names = Names("10.0.0.2", "10.0.0.1", "fd00::1", "10.0.0.2")
+async def test_name_resolves_to_all_its_current_addresses() -> None:
+    names = FakeResolver("10.0.0.2", "10.0.0.1", "fd00::1", "10.0.0.2")
     book = AddressBook([ENTRY, "10.0.0.9:50053", "10.0.0.9:50053"], names)
-    of_name = behind("10.0.0.1:50053", "10.0.0.2:50053", "[fd00::1]:50053")
+    of_name = resolved_addresses("10.0.0.1:50053", "10.0.0.2:50053", "[fd00::1]:50053")
     assert await book.read() == [*of_name, Address("10.0.0.9:50053")]
     names.ips = ["10.0.0.3"]
-    assert await book.read() == [*behind("10.0.0.3:50053"), Address("10.0.0.9:50053")]
+    assert await book.read() == [*resolved_addresses("10.0.0.3:50053"), Address("10.0.0.9:50053")]
 
 
-async def test_a_name_that_cannot_be_looked_up_keeps_its_addresses() -> None:
+async def test_addresses_are_kept_when_name_resolution_fails() -> None:
     """A resolver that fails for a moment must not drop replicas that are alive."""
-    names = Names("10.0.0.1")
+    names = FakeResolver("10.0.0.1")
     book = AddressBook([ENTRY], names)
     names.ips = socket.gaierror(socket.EAI_AGAIN, "try again")
     assert await book.read() == []
     names.ips = ["10.0.0.1"]
-    assert await book.read() == behind("10.0.0.1:50053")
+    assert await book.read() == resolved_addresses("10.0.0.1:50053")
     names.ips = socket.gaierror(socket.EAI_NONAME, "unknown")
-    assert await book.read() == behind("10.0.0.1:50053")
+    assert await book.read() == resolved_addresses("10.0.0.1:50053")
 
 
-async def test_a_name_that_is_not_found_is_told_of_once() -> None:
-    names = Names()
+async def test_unresolvable_name_is_logged_once() -> None:
+    names = FakeResolver()
     names.ips = socket.gaierror(socket.EAI_NONAME, "unknown")
     book = AddressBook([ENTRY], names)
     for _ in range(2):
@@ -68,7 +68,7 @@ async def test_a_name_that_is_not_found_is_told_of_once() -> None:
         names.ips = socket.gaierror(socket.EAI_NONAME, "unknown again")
 
 
-async def test_brackets_are_no_part_of_a_name() -> None:
+async def test_ipv6_brackets_are_stripped_before_resolution() -> None:
     async def resolve(host: str, port: int) -> Sequence[str]:
         return [host] if host == "fd00::1" else []
 
@@ -80,13 +80,13 @@ async def test_brackets_are_no_part_of_a_name() -> None:
 @pytest.mark.parametrize(
     "text", ["a:1", "10.0.0.1:50053, b.c:2", "dns:///name:1", "[::1]:65535", "", ENTRY + ",d:4"]
 )
-def test_addresses_that_can_be(text: str) -> None:
+def test_valid_addresses_are_accepted(text: str) -> None:
     check_addresses(text)
 
 
 @pytest.mark.parametrize(
     "text", ["a", "a:", ":1", "dns://name:1", "dns:///name", "a:70000", "a:0", "http://a:1"]
 )
-def test_addresses_that_cannot_be_are_refused_at_the_start(text: str) -> None:
+def test_invalid_addresses_fail_startup(text: str) -> None:
     with pytest.raises(StartupFailure, match="drafters: must be host:port or dns:///name:port"):
         OrchestratorSettings.from_command_line(["--drafters", text])

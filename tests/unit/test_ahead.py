@@ -37,13 +37,13 @@ class Source:
             self.cleaned_up = True
 
 
-async def test_items_come_in_order() -> None:
+async def test_items_arrive_in_order() -> None:
     source = Source(5)
     assert [item async for item in run_ahead(source.items())] == [0, 1, 2, 3, 4]
     assert source.cleaned_up
 
 
-async def test_the_source_never_waits_for_its_consumer() -> None:
+async def test_source_does_not_wait_for_its_consumer() -> None:
     source = Source(5, endless=True)
     async with contextlib.aclosing(run_ahead(source.items())) as items:
         assert await anext(items) == 0
@@ -51,7 +51,7 @@ async def test_the_source_never_waits_for_its_consumer() -> None:
         assert source.produced == [0, 1, 2, 3, 4]
 
 
-async def test_an_error_comes_after_the_items_before_it() -> None:
+async def test_error_is_raised_after_the_preceding_items() -> None:
     source = Source(3, error=ValueError("on purpose"))
     taken: list[int] = []
     with pytest.raises(ValueError, match="on purpose"):
@@ -61,7 +61,7 @@ async def test_an_error_comes_after_the_items_before_it() -> None:
     assert taken == [0, 1, 2]
 
 
-async def test_closing_waits_until_the_source_has_cleaned_up() -> None:
+async def test_closing_waits_for_the_source_to_clean_up() -> None:
     source = Source(2, endless=True)
     items = run_ahead(source.items())
     assert await anext(items) == 0
@@ -70,7 +70,7 @@ async def test_closing_waits_until_the_source_has_cleaned_up() -> None:
     assert source.cleaned_up
 
 
-async def test_cancelling_the_consumer_waits_until_the_source_has_cleaned_up() -> None:
+async def test_cancelling_the_consumer_waits_for_the_source_to_clean_up() -> None:
     source = Source(1, endless=True)
 
     async def consume() -> None:
@@ -86,7 +86,7 @@ async def test_cancelling_the_consumer_waits_until_the_source_has_cleaned_up() -
     assert source.cleaned_up
 
 
-async def test_nothing_is_produced_before_it_is_asked_for() -> None:
+async def test_source_does_not_start_before_the_first_request() -> None:
     source = Source(2)
     items = run_ahead(source.items())
     await asyncio.sleep(0.02)
@@ -94,7 +94,7 @@ async def test_nothing_is_produced_before_it_is_asked_for() -> None:
     await items.aclose()
 
 
-async def test_an_error_behind_a_consumer_that_has_left_is_nobodys_business() -> None:
+async def test_error_after_the_consumer_has_left_is_dropped() -> None:
     """A source that gRPC cancels at a deadline may end with its own error, which is dropped."""
 
     async def source() -> AsyncGenerator[int, None]:

@@ -25,46 +25,46 @@ from tests.unit.test_choice import CHEAP_NS, PLAIN_NS, PROMPT, model_choice
 LARGE = Offer(tokens=8.0)
 
 
-def opened(draft_ns: float) -> ModelChoice:
+def opened_model_choice(draft_ns: float) -> ModelChoice:
     model = model_choice(draft_ns, left=400)
     model.drafter.open(PROMPT)
     return model
 
 
-def test_a_try_goes_on_behind_offers_like_the_one_that_it_began_with() -> None:
-    model = opened(CHEAP_NS)
+def test_try_continues_while_offers_stay_similar() -> None:
+    model = opened_model_choice(CHEAP_NS)
     asked = [number for number in range(2000) if model.should_ask(PROMPT, LARGE)]
     tries = [asked[at : at + TRY_ROUNDS] for at in range(0, len(asked), TRY_ROUNDS)]
     assert len(tries) > 1
     assert all(tried[-1] - tried[0] == TRY_ROUNDS - 1 for tried in tries[:-1])
 
 
-def test_a_little_more_to_do_without_ends_no_try() -> None:
-    model = opened(CHEAP_NS)
+def test_slightly_larger_offer_does_not_end_a_try() -> None:
+    model = opened_model_choice(CHEAP_NS)
     while not model.should_ask(PROMPT, LARGE):
         pass
     assert model.should_ask(PROMPT, Offer(tokens=LARGE.tokens + 0.5))
     assert not model.should_ask(PROMPT, Offer(tokens=LARGE.tokens + 5))
 
 
-def test_a_try_is_over_once_asking_pays() -> None:
-    model = opened(CHEAP_NS)
+def test_try_ends_once_asking_pays() -> None:
+    model = opened_model_choice(CHEAP_NS)
     while not model.should_ask(PROMPT, LARGE):
         pass
     assert model.should_ask(PROMPT)
     assert not model.should_ask(PROMPT, LARGE), "the round before has told what a try would"
 
 
-def test_a_round_that_pays_begins_no_try() -> None:
+def test_round_that_pays_starts_no_try() -> None:
     """The next round may pay slightly less; only a running try would go on in it."""
-    model = opened((USUAL_TOKENS - 0.3) * PLAIN_NS / USUAL_FORWARDS)
+    model = opened_model_choice((USUAL_TOKENS - 0.3) * PLAIN_NS / USUAL_FORWARDS)
     little = Offer(tokens=1.0)
     assert model.advantage() > 0 > model.advantage(little) > model.advantage() - 0.5
     assert model.should_ask(PROMPT)
     assert not model.should_ask(PROMPT, little)
 
 
-def test_the_first_draft_of_a_slow_target_is_waited_for_as_long_as_prefilling_explains() -> None:
+def test_wait_for_the_first_draft_is_bounded_by_the_prefill_time() -> None:
     """The drafter may be gone, so the worth of its draft is no reason to wait longer."""
     waited = []
     for fixed in (False, True):

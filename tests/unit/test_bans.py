@@ -21,11 +21,11 @@ tokens = st.integers(0, VOCABULARY - 1)
 texts = st.lists(tokens, max_size=6)
 
 
-def sampler(bans: Bans) -> Sampler:
+def new_sampler(bans: Bans) -> Sampler:
     return Sampler(SamplingParameters(bans=bans), VOCABULARY, CPU)
 
 
-def left_over(bans: Bans, output: list[int]) -> set[int]:
+def tokens_not_banned(bans: Bans, output: list[int]) -> set[int]:
     """The tokens that may follow an output, by the definition."""
     banned = {
         token
@@ -51,11 +51,11 @@ def left_over(bans: Bans, output: list[int]) -> set[int]:
     texts,
     st.lists(texts, min_size=1, max_size=4),
 )
-def test_what_is_left_follows_the_definition(
+def test_allowed_tokens_follow_the_definition(
     bans: Bans, output: list[int], paths: list[list[int]]
 ) -> None:
     """The output may come token by token or at once; the prompt does not count."""
-    slowly, at_once = sampler(bans), sampler(bans)
+    slowly, at_once = new_sampler(bans), new_sampler(bans)
     for token in output:
         slowly.observe_output([token])
     at_once.observe_prompt([0, 1, 2])
@@ -63,27 +63,27 @@ def test_what_is_left_follows_the_definition(
     logits = LOGITS[:1].repeat(len(paths), 1)
     for each in (slowly, at_once):
         for path, row in zip(paths, each.shape(logits, paths), strict=True):
-            assert set(row.isfinite().nonzero().flatten().tolist()) == left_over(
+            assert set(row.isfinite().nonzero().flatten().tolist()) == tokens_not_banned(
                 bans, [*output, *path]
             )
 
 
-def test_a_sampler_is_plain_again_once_the_text_may_end() -> None:
+def test_sampler_is_plain_again_after_min_tokens() -> None:
     """Rounds after `min_tokens` take the faster path."""
-    once = sampler(Bans(min_tokens=2, ends=(5,)))
+    once = new_sampler(Bans(min_tokens=2, ends=(5,)))
     assert once.choose(LOGITS, [0, 1], [[], [1, 2]]) == [4, 5]
     once.observe_output([4])
     assert not once.is_plain and once.depends_on_path
     once.observe_output([4])
     assert once.is_plain and once.choose(LOGITS[:1], [2], [[]]) == [5]
     for lasting in (Bans(allowed=(1,)), Bans(sequences=((1,),)), Bans(sequences=((1, 2),))):
-        always = sampler(lasting)
+        always = new_sampler(lasting)
         always.observe_output([3] * 9)
         assert not always.is_plain and not always.is_plain_except_grammar
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
-def test_filters_and_noise_see_what_is_left(temperature: float) -> None:
+def test_filters_and_noise_apply_to_allowed_tokens_only(temperature: float) -> None:
     """Top-k counts allowed tokens only, and a bias does not bring back a banned one."""
     parameters = SamplingParameters(
         temperature=temperature, top_k=2, logit_bias=((5, 100.0),), bans=Bans(allowed=(0, 1, 2))
@@ -107,13 +107,13 @@ def test_filters_and_noise_see_what_is_left(temperature: float) -> None:
         (Bans(sequences=tuple((token,) for token in range(VOCABULARY))), "bad_words"),
     ],
 )
-def test_tokens_that_are_none_and_texts_that_nobody_could_say(bans: Bans, field: str) -> None:
+def test_invalid_bans_are_refused_by_field(bans: Bans, field: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         SamplingParameters(bans=bans).validate(VOCABULARY)
     assert refused.value.field == field
 
 
-def test_ends_ban_nothing_without_a_number() -> None:
+def test_ends_without_min_tokens_ban_nothing() -> None:
     bans = Bans(allowed=(1,), ends=(1,))
     SamplingParameters(bans=bans).validate(VOCABULARY)
     assert not Bans(ends=(1,)).any and not Bans(min_tokens=3).any

@@ -15,7 +15,7 @@ from orchestrator.batch import asker
 from orchestrator.batch.asker import Asker
 from orchestrator.batch.requests_file import MAX_URL_LENGTH, BatchRequest
 
-Said = httpx.Response | Exception
+ServerReply = httpx.Response | Exception
 
 REQUEST = BatchRequest(custom_id="a", method="POST", url="/v1/completions", body={"prompt": "x"})
 BUSY = httpx.Response(429, json={"error": {"message": "full"}}, headers={"retry-after": "0"})
@@ -29,7 +29,7 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asker, "PAUSE", wait_none())
 
 
-def told(answers: Iterable[Said]) -> Callable[[httpx.Request], httpx.Response]:
+def scripted_server(answers: Iterable[ServerReply]) -> Callable[[httpx.Request], httpx.Response]:
     """A server that gives these answers, one after the other."""
     left = iter(answers)
 
@@ -42,8 +42,8 @@ def told(answers: Iterable[Said]) -> Callable[[httpx.Request], httpx.Response]:
     return say
 
 
-async def ask(*answers: Said, patience_s: float = 60) -> dict[str, Any]:
-    transport = httpx.MockTransport(told(answers))
+async def ask_scripted_server(*answers: ServerReply, patience_s: float = 60) -> dict[str, Any]:
+    transport = httpx.MockTransport(scripted_server(answers))
     async with httpx.AsyncClient(transport=transport, base_url="http://there") as client:
         return await Asker(client, patience_s).answer(REQUEST)
 
@@ -52,8 +52,8 @@ async def ask(*answers: Said, patience_s: float = 60) -> dict[str, Any]:
     "first", [BUSY, STARTING, httpx.Response(502, text="<html>"), httpx.ConnectError("refused"),
               httpx.RemoteProtocolError("disconnected"), httpx.ConnectTimeout("")]
 )  # fmt: skip
-async def test_what_passes_is_asked_again(first: Said) -> None:
-    answer = await ask(first, first, FINE)
+async def test_transient_failure_is_retried(first: ServerReply) -> None:
+    answer = await ask_scripted_server(first, first, FINE)
     assert answer["custom_id"] == "a" and answer["error"] is None
     assert answer["response"] == {"status_code": 200, "request_id": "r", "body": {"choices": []}}
 
@@ -62,37 +62,37 @@ async def test_what_passes_is_asked_again(first: Said) -> None:
     ("status", "body"),
     [(400, {"error": {"message": "max_tokens"}}), (500, {}), (504, {"error": None})],
 )
-async def test_what_does_not_pass_is_an_answer(status: int, body: Any) -> None:
-    answer = await ask(httpx.Response(status, json=body))
+async def test_permanent_error_status_is_returned_as_the_answer(status: int, body: Any) -> None:
+    answer = await ask_scripted_server(httpx.Response(status, json=body))
     assert answer["response"] == {"status_code": status, "request_id": "", "body": body}
 
 
-async def test_what_took_too_long_once_is_not_tried_again() -> None:
-    answer = await ask(httpx.ReadTimeout(""))
+async def test_timeout_is_not_retried() -> None:
+    answer = await ask_scripted_server(httpx.ReadTimeout(""))
     assert answer["response"] is None
     assert answer["error"] == {"code": "timeout", "message": "ReadTimeout"}
 
 
-async def test_a_server_that_is_away_is_waited_for_so_long() -> None:
+async def test_unavailable_server_is_given_up_after_the_patience() -> None:
     with pytest.raises(Unavailable, match="no answer from http://there for 0 s: no verifier; the"):
-        await ask(STARTING, NOT_READY, patience_s=0)
+        await ask_scripted_server(STARTING, NOT_READY, patience_s=0)
 
 
 @pytest.mark.parametrize(
     ("said", "status", "code"),
     [(STARTING, 503, None), (httpx.RemoteProtocolError("disconnected"), None, "no_answer")],
 )
-async def test_a_request_that_alone_is_not_answered_has_failed(
-    said: Said, status: int | None, code: str | None
+async def test_request_fails_when_only_it_is_unanswered(
+    said: ServerReply, status: int | None, code: str | None
 ) -> None:
     """One such request used to end this run and every later one; those after it were never sent."""
-    answer = await ask(said, READY, patience_s=0)
+    answer = await ask_scripted_server(said, READY, patience_s=0)
     assert (answer["response"] or {}).get("status_code") == status
     assert (answer["error"] or {}).get("code") == code
 
 
-async def test_where_others_are_answered_meanwhile_it_is_asked_on() -> None:
-    answers = told([STARTING, STARTING, FINE])
+async def test_request_is_retried_while_other_requests_are_answered() -> None:
+    answers = scripted_server([STARTING, STARTING, FINE])
 
     def say(request: httpx.Request) -> httpx.Response:
         if request.url.path != "/ready":
@@ -106,26 +106,26 @@ async def test_where_others_are_answered_meanwhile_it_is_asked_on() -> None:
         assert (await asks.answer(REQUEST))["response"]["status_code"] == 200
 
 
-async def test_a_server_that_sends_on_is_told_before_anything_is_asked() -> None:
+async def test_redirecting_server_is_reported_before_the_first_request() -> None:
     """Redirects, which are not followed, used to count as answers to all requests."""
     moved = httpx.Response(308, headers={"location": "https://there/v1/models"})
-    transport = httpx.MockTransport(told([moved]))
+    transport = httpx.MockTransport(scripted_server([moved]))
     async with httpx.AsyncClient(transport=transport, base_url="http://there") as client:
         with pytest.raises(InvalidInput, match="sends on to https://there/v1/models"):
             await Asker(client, 60).require_server()
 
 
-async def test_a_damaged_body_is_asked_for_again() -> None:
-    answer = await ask(httpx.DecodingError("no gzip"), FINE)
+async def test_undecodable_body_is_retried() -> None:
+    answer = await ask_scripted_server(httpx.DecodingError("no gzip"), FINE)
     assert answer["response"]["status_code"] == 200
 
 
-async def test_a_busy_server_is_there() -> None:
-    answer = await ask(*[BUSY] * 50, FINE, patience_s=0)
+async def test_busy_server_counts_as_available() -> None:
+    answer = await ask_scripted_server(*[BUSY] * 50, FINE, patience_s=0)
     assert answer["response"]["status_code"] == 200
 
 
-async def test_pauses_are_as_long_as_the_server_says(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_retry_after_header_sets_the_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -134,30 +134,32 @@ async def test_pauses_are_as_long_as_the_server_says(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("asyncio.sleep", sleep)
     waiting = httpx.Response(429, json={}, headers={"retry-after": "7"})
     dated = httpx.Response(429, json={}, headers={"retry-after": "Wed, 21 Oct 2037 07:28:00 GMT"})
-    await ask(waiting, dated, FINE)
+    await ask_scripted_server(waiting, dated, FINE)
     assert slept == [7, 0]
 
 
 @pytest.mark.parametrize(("status", "error"), [(401, Unauthenticated), (403, Forbidden)])
-async def test_a_wrong_key_is_told_before_anything_is_asked(
+async def test_wrong_key_is_reported_before_the_first_request(
     status: int, error: type[Exception]
 ) -> None:
     refusal = httpx.Response(status, json={"error": {"message": "not that key"}})
-    transport = httpx.MockTransport(told([refusal]))
+    transport = httpx.MockTransport(scripted_server([refusal]))
     async with httpx.AsyncClient(transport=transport, base_url="http://there") as client:
         with pytest.raises(error, match="not that key"):
             await Asker(client, 60).require_server()
 
 
 @pytest.mark.parametrize("end", ["\n", "\x07", "é", "a" * MAX_URL_LENGTH])
-def test_a_url_that_cannot_be_asked_is_a_mistake_of_the_file(end: str) -> None:
+def test_invalid_url_is_a_validation_error(end: str) -> None:
     """An invalid URL used to end the run in the middle."""
     with pytest.raises(ValidationError, match="must be a path that begins with /v1/"):
         BatchRequest(custom_id="a", method="POST", url=f"/v1/completions{end}", body={})
 
 
-async def test_a_request_that_was_waited_for_says_that_the_server_is_there() -> None:
-    answers = told([httpx.ConnectError("refused"), httpx.ReadTimeout(""), STARTING, FINE])
+async def test_answer_after_retries_marks_the_server_as_available() -> None:
+    answers = scripted_server(
+        [httpx.ConnectError("refused"), httpx.ReadTimeout(""), STARTING, FINE]
+    )
     transport = httpx.MockTransport(answers)
     async with httpx.AsyncClient(transport=transport, base_url="http://there") as client:
         asks = Asker(client, patience_s=60)

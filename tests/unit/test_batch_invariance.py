@@ -39,7 +39,9 @@ def model(request: pytest.FixtureRequest) -> LanguageModel:
     return LanguageModel(ModelOptions(folder=folder, dtype=dtype, max_sessions=3))
 
 
-def run(model: LanguageModel, *forwards: tuple[int, Sequence[int], Sequence[int]]) -> list[Tensor]:
+def forward_logits(
+    model: LanguageModel, *forwards: tuple[int, Sequence[int], Sequence[int]]
+) -> list[Tensor]:
     """The logits of nodes (tokens, parents) after LONG[:length], all in one forward pass."""
     slots = [model.acquire() for _ in forwards]
     try:
@@ -58,7 +60,7 @@ def run(model: LanguageModel, *forwards: tuple[int, Sequence[int], Sequence[int]
 
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
-def test_a_path_verified_as_a_tree_is_the_path_decoded_token_by_token(
+def test_tree_verification_matches_decoding_token_by_token(
     model: LanguageModel, data: st.DataObject
 ) -> None:
     count = data.draw(st.integers(1, 24))
@@ -66,7 +68,7 @@ def test_a_path_verified_as_a_tree_is_the_path_decoded_token_by_token(
     parents = [data.draw(st.integers(-1, node - 1)) for node in range(count)]
     length = data.draw(st.integers(2, len(LONG)))
     other = (len(TEXT), [5, 6, 7], [ROOT, ROOT, 1])  # another session shares the forward pass
-    verified = run(model, (length, tokens, parents), other)[0]
+    verified = forward_logits(model, (length, tokens, parents), other)[0]
     path: list[int] = []
     node = data.draw(st.integers(0, count - 1))
     while node != ROOT:
@@ -85,8 +87,8 @@ def test_a_path_verified_as_a_tree_is_the_path_decoded_token_by_token(
         assert torch.equal(verified[row], logits)
 
 
-def test_a_row_decoded_beside_a_prompt_is_the_row_decoded_alone(model: LanguageModel) -> None:
-    alone = run(model, (len(TEXT), [5, 6], [ROOT, 0]))[0]
+def test_row_decoded_beside_a_prompt_matches_the_row_alone(model: LanguageModel) -> None:
+    alone = forward_logits(model, (len(TEXT), [5, 6], [ROOT, 0]))[0]
     slot, other = model.acquire(), model.acquire()
     try:
         model.forward([Forward(model, slot, TEXT[:-1])])
@@ -104,9 +106,7 @@ def test_a_row_decoded_beside_a_prompt_is_the_row_decoded_alone(model: LanguageM
 
 @settings(max_examples=12, deadline=None)
 @given(sizes=st.lists(st.sampled_from([1, 2, 31, 64, 97, 150]), min_size=1, max_size=6))
-def test_a_prompt_is_the_same_in_whatever_pieces_it_is_run(
-    model: LanguageModel, sizes: list[int]
-) -> None:
+def test_prompt_logits_do_not_depend_on_chunk_sizes(model: LanguageModel, sizes: list[int]) -> None:
     """The sizes of pieces depend on measured times, and a reopened session has others.
 
     With torch's attention for prompts, a text of a benchmark record in bfloat16 came out
@@ -136,14 +136,14 @@ def threads(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.mark.parametrize("threads", [2, 3, 5], indirect=True)
 @pytest.mark.parametrize("nodes", [0, 24])
-def test_a_team_of_any_size_computes_the_same(
+def test_logits_do_not_depend_on_the_number_of_threads(
     model: LanguageModel, nodes: int, threads: None
 ) -> None:
     """Including a team with more members than rows, heads or cores."""
     sessions = [(7, TEXT[:1] * nodes, list(range(ROOT, nodes - 1))), (len(TEXT), [5], [ROOT])]
-    together = run(model, *sessions)
+    together = forward_logits(model, *sessions)
     torch.set_num_threads(1)
-    for logits, alone in zip(together, run(model, *sessions), strict=True):
+    for logits, alone in zip(together, forward_logits(model, *sessions), strict=True):
         assert torch.equal(logits, alone)
 
 
@@ -151,7 +151,7 @@ def test_a_team_of_any_size_computes_the_same(
 @pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(4, 4, 96), (6, 2, 24), (2, 1, 160)])
 @pytest.mark.parametrize("rows", [1, 5, 33])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_attention_is_torchs_within_rounding(
+def test_attention_matches_torch_within_rounding(
     heads: int, kv_heads: int, dim: int, rows: int, dtype: torch.dtype, threads: None
 ) -> None:
     """Computed in float32, whatever the format of the cache."""
@@ -173,7 +173,9 @@ def test_attention_is_torchs_within_rounding(
 @pytest.mark.parametrize("cap", [None, 0.7, 50.0])
 @pytest.mark.parametrize("sunk", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_capped_scores_and_sinks(cap: float | None, sunk: bool, dtype: torch.dtype) -> None:
+def test_attention_with_capped_scores_and_sinks(
+    cap: float | None, sunk: bool, dtype: torch.dtype
+) -> None:
     """Scores follow the definition, and a row alone has the same bits as among others."""
     torch.manual_seed(1)
     heads, rows, dim, stored, room = 6, 5, 24, 301, 320
@@ -196,7 +198,7 @@ def test_capped_scores_and_sinks(cap: float | None, sunk: bool, dtype: torch.dty
         assert torch.equal(alone[0], got[row])
 
 
-def test_heads_that_no_vector_divides_stay_with_torch() -> None:
+def test_unsupported_head_sizes_stay_with_torch() -> None:
     keys = torch.zeros(2, 8, 6)
     assert not cpu_attention.fits(torch.zeros(1, 2, 1, 6), keys)
     assert not cpu_attention.fits(torch.zeros(1, 2, 1, 8), keys.half())

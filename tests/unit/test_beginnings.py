@@ -12,7 +12,7 @@ def place_of(known: PrefixIndex[str], tokens: list[int], group: str) -> str | No
 CHAT = list(range(5 * BLOCK_TOKENS))
 
 
-def test_the_longest_beginning_counts() -> None:
+def test_replica_with_the_longest_prefix_is_found() -> None:
     known: PrefixIndex[str] = PrefixIndex()
     known.note(CHAT, "", "first")
     known.note(CHAT[: 2 * BLOCK_TOKENS] + [7] * BLOCK_TOKENS, "", "second")
@@ -23,7 +23,7 @@ def test_the_longest_beginning_counts() -> None:
     assert place_of(known, [*CHAT[:-1], 3], "") == "first"
 
 
-def test_less_than_a_block_is_none() -> None:
+def test_prefix_shorter_than_a_block_is_ignored() -> None:
     known: PrefixIndex[str] = PrefixIndex()
     known.note(CHAT[: BLOCK_TOKENS - 1], "", "here")
     assert place_of(known, CHAT, "") is None and place_of(known, [], "") is None
@@ -32,13 +32,13 @@ def test_less_than_a_block_is_none() -> None:
     assert place_of(known, [5, *CHAT], "") is None
 
 
-def test_groups_know_nothing_of_each_other() -> None:
+def test_prefixes_are_not_shared_between_groups() -> None:
     known: PrefixIndex[str] = PrefixIndex()
     known.note(CHAT, "a", "here")
     assert place_of(known, CHAT, "a") == "here" and place_of(known, CHAT, "b") is None
 
 
-def test_what_was_of_no_use_for_longest_is_forgotten() -> None:
+def test_least_recently_used_prefix_is_evicted() -> None:
     known: PrefixIndex[str] = PrefixIndex(max_prefixes=10)
     known.note(CHAT, "", "old")
     known.note(CHAT, "a", "new")
@@ -48,7 +48,7 @@ def test_what_was_of_no_use_for_longest_is_forgotten() -> None:
     assert place_of(known, CHAT, "") == "again" and place_of(known, CHAT, "b") == "newest"
 
 
-def test_what_was_at_a_place_that_is_gone_is_forgotten() -> None:
+def test_prefixes_of_a_removed_replica_are_forgotten() -> None:
     known: PrefixIndex[str] = PrefixIndex()
     known.note(CHAT, "", "gone")
     known.note(CHAT[: 2 * BLOCK_TOKENS], "", "here")
@@ -56,7 +56,7 @@ def test_what_was_at_a_place_that_is_gone_is_forgotten() -> None:
     assert known.find(CHAT, "") == ("here", 2 * BLOCK_TOKENS)
 
 
-def test_what_is_left_of_a_text_can_be_found() -> None:
+def test_beginning_of_a_truncated_text_is_found() -> None:
     """If there is no room for the whole text, its beginning is kept."""
     known: PrefixIndex[str] = PrefixIndex(max_prefixes=3)
     long = [1] * 8 * BLOCK_TOKENS
@@ -64,7 +64,7 @@ def test_what_is_left_of_a_text_can_be_found() -> None:
     assert known.find(long, "") == ("here", 3 * BLOCK_TOKENS)
 
 
-def test_no_more_of_a_text_is_known_than_its_first_blocks() -> None:
+def test_recorded_blocks_of_a_text_are_bounded() -> None:
     known: PrefixIndex[str] = PrefixIndex()
     known.note([1] * (MAX_BLOCKS + 2) * BLOCK_TOKENS, "", "here")
     assert known.find([1] * (MAX_BLOCKS + 2) * BLOCK_TOKENS, "") == (

@@ -23,7 +23,7 @@ def samples(seconds: Mapping[str, np.ndarray[Any, Any]]) -> list[dict[str, Any]]
     ]
 
 
-def test_where_all_are_alike_the_best_of_a_record_was_lucky() -> None:
+def test_halves_correct_the_luck_of_the_best_strategy() -> None:
     random = np.random.default_rng(1)
     records = [
         comparisons(samples({name: random.uniform(0.5, 1.5, 24) for name in (*SINGLE, *JOINED)}))
@@ -35,7 +35,7 @@ def test_where_all_are_alike_the_best_of_a_record_was_lucky() -> None:
     assert all(one.least < one.ratio < one.most for one in found)
 
 
-def test_one_that_is_behind_is_so_in_whichever_half() -> None:
+def test_slower_method_is_slower_in_both_halves() -> None:
     times = np.random.default_rng(1).uniform(0.5, 1.5, 24)
     behind = {PLAIN: 2 * times, "speculative": 0.8 * times, "fused cold": times}
     (found,) = comparisons(samples(behind))
@@ -44,7 +44,7 @@ def test_one_that_is_behind_is_so_in_whichever_half() -> None:
     assert (found.least, found.most) == pytest.approx((0.8, 0.8))
 
 
-def test_repetitions_count_in_which_every_strategy_ran() -> None:
+def test_only_complete_repetitions_are_compared() -> None:
     """One that was cut short has a slow `fused` run and nothing to compare it with."""
     whole = {PLAIN: np.full(5, 1.0), "opt_tree": np.full(4, 0.5), "fused warm": np.full(5, 0.5)}
     whole["fused warm"][4] = 9.0
@@ -56,17 +56,17 @@ def test_repetitions_count_in_which_every_strategy_ran() -> None:
     "methods", [(PLAIN,), ("fused warm",), ("transformers", "fused warm"),
                 ("fused: all", "speculative"), ("ouroboros: all", "fused warm")]
 )  # fmt: skip
-def test_nothing_is_compared_where_one_side_is_missing(methods: tuple[str, ...]) -> None:
+def test_no_comparison_without_both_sides(methods: tuple[str, ...]) -> None:
     """Parts of strategies and other systems do not count as single strategies."""
     assert comparisons(samples(dict.fromkeys(methods, np.ones(9)))) == []
 
 
-def test_too_few_repetitions_compare_nothing() -> None:
+def test_too_few_repetitions_are_not_compared() -> None:
     few = dict.fromkeys((PLAIN, "fused warm"), np.ones(MIN_PROMPTS - 1))
     assert comparisons(samples(few)) == []
 
 
-def test_the_page_has_a_table_for_every_profile() -> None:
+def test_page_has_a_table_for_every_profile() -> None:
     known = samples({PLAIN: np.full(4, 1.0), "fused warm": np.full(4, 0.5)})
     text = table.markdown([], [], comparisons(known))
     assert "**against the best single strategy, the bundled pair as it is**" in text

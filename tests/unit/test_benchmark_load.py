@@ -27,7 +27,7 @@ def strategies(*words: str, drafts: tuple[str, ...] = DRAFTER_STRATEGIES, own: s
     return load.strategies_of(settings, info)
 
 
-def test_plain_decoding_and_the_servers_own_strategy_come_first() -> None:
+def test_plain_decoding_and_server_default_strategy_come_first() -> None:
     named = ("--strategies", "opt_tree,fused cold")
     assert strategies(own="fused") == [PLAIN, "fused cold"]
     assert strategies(*named, own="fused") == [PLAIN, "fused cold", "opt_tree"]
@@ -35,14 +35,14 @@ def test_plain_decoding_and_the_servers_own_strategy_come_first() -> None:
     assert strategies(own=PLAIN) == [PLAIN]
 
 
-def test_what_nobody_named_is_measured_as_the_server_does_it() -> None:
+def test_default_strategy_may_run_without_a_drafter() -> None:
     """Without a drafter `fused` drafts from phrases alone; who names it expects more."""
     assert strategies(own="fused", drafts=()) == [PLAIN, "fused cold"]
     with pytest.raises(InvalidInput, match="drafter does not serve this strategy; got 'opt_tree'"):
         strategies("--strategies", "lookahead,opt_tree", own="fused", drafts=())
 
 
-def test_no_pool_is_called_warm_that_nothing_fills() -> None:
+def test_unfilled_pools_are_not_named_warm() -> None:
     assert "fused cold" in COLD and not [name for name in COLD if "warm" in name]
 
 
@@ -57,7 +57,7 @@ def test_no_pool_is_called_warm_that_nothing_fills() -> None:
         ((*SERVER, "--requests", "0"), "whole numbers of at least 1"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(
+def test_invalid_options_are_refused(
     words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
@@ -65,13 +65,13 @@ def test_what_cannot_be_meant_is_refused(
     assert said in capsys.readouterr().err
 
 
-def test_results_of_ones_own_server_are_not_laid_over_the_record() -> None:
+def test_results_of_a_users_server_do_not_overwrite_the_record() -> None:
     assert read_settings(SERVER, "").out == Path("load")
     ours = read_settings([], "")
     assert (ours.out.name, ours.out.parent.name, ours.profile) == ("bench-load", "results", "300M")
 
 
-def test_prompts_are_lines_or_fields_of_json_lines(tmp_path: Path) -> None:
+def test_prompts_are_read_from_lines_or_json_lines(tmp_path: Path) -> None:
     lines, fields = tmp_path / "mine.txt", tmp_path / "mine.jsonl"
     lines.write_text("one\n\n  two\n")
     fields.write_text('{"prompt": "one\\ntwo", "id": 7}\n\n{"prompt": "th\u2028ree"}\n', "utf-8")
@@ -90,7 +90,7 @@ def test_prompts_are_lines_or_fields_of_json_lines(tmp_path: Path) -> None:
         ("mine.txt", b"\xff", "UTF-8"),
     ],
 )
-def test_a_file_without_prompts_is_refused(
+def test_file_without_prompts_is_refused(
     name: str, content: bytes, said: str, tmp_path: Path
 ) -> None:
     (tmp_path / name).write_bytes(content)
@@ -98,7 +98,7 @@ def test_a_file_without_prompts_is_refused(
         prompts_in(tmp_path / name)
 
 
-def test_a_shortened_prompts_text_is_that_of_its_tokens() -> None:
+def test_text_of_a_shortened_prompt_matches_its_tokens() -> None:
     """A server is sent the text, so it must be the prompt that a profile's services get."""
     whole = completion(1).measured[0]
     short = cut(whole, 5)
@@ -106,7 +106,7 @@ def test_a_shortened_prompts_text_is_that_of_its_tokens() -> None:
     assert short.text and whole.text.startswith(short.text)
 
 
-def test_a_server_that_others_use_is_asked_in_private() -> None:
+def test_shared_server_is_measured_with_private_phrases() -> None:
     """No tenant, which a key could forbid; no phrases or prefixes of others or for others."""
     plain = RunningServer._request_of(PLAIN, CASE)
     drafted = RunningServer._request_of("fused cold", CASE)
@@ -125,7 +125,7 @@ def test_a_server_that_others_use_is_asked_in_private() -> None:
         ((*SERVER, "--prompts", "no/such.txt"), "No such file"),
     ],
 )
-def test_a_load_without_a_server_ends_with_one_line(
+def test_unreachable_server_ends_the_load_test_with_one_line(
     words: tuple[str, ...], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert load.main([*words, "--out", str(tmp_path / "load")]) == 1

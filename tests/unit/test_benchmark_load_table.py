@@ -24,7 +24,7 @@ MEASURED = {2: [{PLAIN: plain, "opt_tree": drafted}
                 for plain, drafted in zip(PLAIN_RUNS, DRAFTED_RUNS, strict=True)]}  # fmt: skip
 
 
-def test_a_row_compares_each_run_with_the_plain_one_of_the_same_requests() -> None:
+def test_row_compares_each_run_with_plain_decoding_of_the_same_requests() -> None:
     plain, drafted = summed(MEASURED, [PLAIN, "opt_tree"])
     assert (plain.sessions, plain.runs, plain.ratio, plain.equal) == (2, 3, 1.0, 1.0)
     assert drafted.ratio == 4.0  # the median of 2, 4 and 4
@@ -34,7 +34,7 @@ def test_a_row_compares_each_run_with_the_plain_one_of_the_same_requests() -> No
     assert (drafted.first_token_ms, drafted.per_token_ms) == (10.0, 4.0)
 
 
-def test_the_page_has_a_line_for_every_row() -> None:
+def test_page_has_a_line_for_every_row() -> None:
     text = page("a title", summed(MEASURED, [PLAIN, "opt_tree"]))
     assert "**many requests at a time, a title**" in text
     assert "| 2 | opt_tree | 10.0 | 4.00x | 10 | 4.0 | 1.50 | 3.0 | 50% | 83% | 3 |" in text

@@ -83,7 +83,7 @@ class Scripted:
         return sample().outcome
 
 
-def asked(plans: list[Plan], share_s: float, whole_s: float) -> list[str]:
+def workloads_run(plans: list[Plan], share_s: float, whole_s: float) -> list[str]:
     system, now = Scripted(), time.monotonic()
     repetitions = measure(
         PROFILES["bundled"],
@@ -97,22 +97,22 @@ def asked(plans: list[Plan], share_s: float, whole_s: float) -> list[str]:
     return system.asked
 
 
-def test_every_cell_comes_before_any_comes_again() -> None:
+def test_every_cell_runs_before_any_is_repeated() -> None:
     """A run that ends early must have few runs in every cell, not many in the first cells."""
     plans = [Plan(workload(name, prompts=2), [PLAIN]) for name in ("completion", "editing")]
     both = ["completion", "completion", "editing", "editing"]
-    assert asked(plans, 60, 60) == [*both, "completion", "editing"]
+    assert workloads_run(plans, 60, 60) == [*both, "completion", "editing"]
 
 
-def test_nothing_begins_when_the_time_is_up() -> None:
-    assert asked([Plan(workload(), [PLAIN])], -2, -1) == []
+def test_nothing_starts_after_the_deadline() -> None:
+    assert workloads_run([Plan(workload(), [PLAIN])], -2, -1) == []
 
 
-def test_a_share_that_start_up_ate_leaves_one_repetition() -> None:
-    assert asked([Plan(workload(passes=9), [PLAIN])], -1, 60) == ["completion"] * 2
+def test_one_repetition_runs_when_startup_used_up_the_share() -> None:
+    assert workloads_run([Plan(workload(passes=9), [PLAIN])], -1, 60) == ["completion"] * 2
 
 
-def test_a_first_repetition_fits_and_a_further_one_only_by_what_the_others_took() -> None:
+def test_repetition_fits_by_the_time_of_previous_ones() -> None:
     plan = Plan(workload(prompts=2), [PLAIN])
     assert plan.fits(now=2, deadline=1, last_call=3)
     assert not plan.fits(now=3, deadline=1, last_call=3)
@@ -121,14 +121,14 @@ def test_a_first_repetition_fits_and_a_further_one_only_by_what_the_others_took(
     assert not plan.fits(now=1, deadline=10, last_call=99)
 
 
-def test_what_is_measured_already_is_not_measured_again() -> None:
+def test_measured_repetitions_are_not_repeated() -> None:
     whole = Plan(workload(prompts=2), [PLAIN])
     first = whole.waiting[0][1][0].seed
     rest = Plan(workload(prompts=2), [PLAIN], frozenset({first}))
     assert rest.waiting == whole.waiting[1:]
 
 
-def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
+def test_interrupted_run_is_resumed_from_its_journal(tmp_path: Path) -> None:
     file = tmp_path / "new" / "x.partial.jsonl"
     journal = Journal.begin(file, {"tokens": 5, "names": ("a",)})
     journal.add_profile("bundled", {"title": "pair"})
@@ -139,20 +139,20 @@ def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
     assert not found.seeds("300M", "completion")
 
 
-def test_runs_of_other_settings_are_not_mixed(tmp_path: Path) -> None:
+def test_journal_of_other_settings_is_not_resumed(tmp_path: Path) -> None:
     file = tmp_path / "x.partial.jsonl"
     assert not Journal.resume(file, {"tokens": 5}).samples, "nothing to resume is a beginning"
     with pytest.raises(StartupFailure, match="another tokens"):
         Journal.resume(file, {"tokens": 6})
 
 
-def test_empty_cells_are_named() -> None:
+def test_empty_cells_are_listed() -> None:
     settings = read_settings(["--workloads", "chat", "--profiles", "1B", "--full"])
     empty = empty_cells(settings, {("1B", "chat", 0.8)})
     assert empty == [f"{PROFILES['1B'].title}, chat, greedy: n = 0"]
 
 
-def test_presets() -> None:
+def test_presets_set_the_defaults() -> None:
     short, full = read_settings([]), read_settings(["--full", "--minutes", "9"])
     assert short.minutes == SHORT["minutes"] < 5
     assert (full.minutes, full.temperature) == (9, [0.8, 0.0])
@@ -160,18 +160,18 @@ def test_presets() -> None:
     assert set(short.strategies) == set(MAIN)
 
 
-def test_every_strategy_is_compared() -> None:
+def test_compared_methods_cover_every_strategy() -> None:
     assert {METHODS[name].speculation.strategy for name in COMPARED} == set(STRATEGIES)
 
 
 @pytest.mark.parametrize("strategy", [OUROBOROS, FUSED])
-def test_an_ablation_has_its_strategy_and_plain_decoding(strategy: str) -> None:
+def test_ablation_runs_its_strategy_and_plain_decoding(strategy: str) -> None:
     settings = read_settings(["--ablation", strategy])
     assert settings.strategies == by_part(strategy)
     assert {METHODS[name].speculation.strategy for name in by_part(strategy)} == {PLAIN, strategy}
 
 
-def test_fused_is_taken_apart_source_by_source() -> None:
+def test_fused_ablation_switches_single_sources() -> None:
     switched = {name: METHODS[name].speculation.fused for name in by_part(FUSED)}
     without, only = switched["fused: without phrases"], switched["fused: only phrases"]
     assert [getattr(without, source) for source in SOURCES].count(False) == 1
@@ -185,20 +185,20 @@ def test_transformers_is_compared_on_completion_only() -> None:
     assert not [name for name in methods_for("chat", COMPARED) if "transformers" in name]
 
 
-def test_what_the_drafter_lacks_is_left_out() -> None:
+def test_strategies_the_drafter_lacks_are_left_out() -> None:
     """The orchestrator would draft from phrases instead, under the wrong name."""
     methods = [PLAIN, "speculative", "token_recycling", "fused warm"]
     assert set(unserved(methods, ["speculative"])) == {"fused warm"}
 
 
-def test_a_row_tells_spread_and_forwards() -> None:
+def test_row_reports_spread_and_forwards() -> None:
     summed = row([sample(ratio=1.0), sample(ratio=3.0), sample(ratio=1.5)])
     assert (summed.least_ratio, summed.ratio, summed.most_ratio) == (1.0, 1.5, 3.0)
     assert summed.draft_forwards == 1.5, "18 forwards for 12 tokens after the first ones"
     assert summed.fallback == 0.5
 
 
-def test_all_runs_together_count_by_the_time_that_they_took() -> None:
+def test_overall_ratio_is_weighted_by_run_time() -> None:
     """12 tokens at 10 a second against 4, and at 40 against 8: 4.5 s of plain decoding in 1.5 s."""
     slow, quick = sample(ratio=2.5), sample(ratio=5.0)
     slow = replace(slow, outcome=replace(slow.outcome, decode_s=1.2))
@@ -211,7 +211,7 @@ def test_all_runs_together_count_by_the_time_that_they_took() -> None:
     assert 2.5 < (often.least_together or 0) < 3 < (often.most_together or 0) < 3.5
 
 
-def test_the_matrix_states_runs_and_gaps() -> None:
+def test_matrix_shows_runs_and_gaps() -> None:
     """A method that a workload lacks must show as a gap, not shift the line."""
     shown = rows(
         [sample(), sample("speculative", ratio=1.25), sample(workload="chat", temperature=0.0)]
@@ -234,7 +234,7 @@ def test_estimates_are_summed_by_cell_and_source() -> None:
     assert (first.estimated_share, first.real_share) == (0.75, 0.5)
 
 
-def test_results_carry_estimates_and_gaps(tmp_path: Path) -> None:
+def test_results_file_keeps_estimates_and_gaps(tmp_path: Path) -> None:
     found = [sample()]
     results = Results(
         settings={},
@@ -250,7 +250,7 @@ def test_results_carry_estimates_and_gaps(tmp_path: Path) -> None:
     assert results.samples[0]["sources"] == {"phrase": [9, 4, 2, 3.0]}
 
 
-def test_pictures_are_the_same_for_the_same_results(tmp_path: Path) -> None:
+def test_plots_are_deterministic(tmp_path: Path) -> None:
     shown = rows([sample(), sample("speculative", ratio=1.5), sample(temperature=0.0)])
     points: list[Estimates] = estimates([sample(), sample("speculative")])
     pictures = []

@@ -33,7 +33,7 @@ def rounds(*sources: Scripted, depth: int = 9) -> list[PerfectRound]:
     return perfect_rounds(TEXT, PROMPT_LENGTH, sources, width=8, depth=depth)
 
 
-def test_a_round_goes_on_while_a_source_offers_the_true_token() -> None:
+def test_round_continues_while_a_source_offers_the_true_token() -> None:
     """The token that nothing offered is the bonus token of its round."""
     assert rounds(Scripted([1, 2, 4])) == [
         PerfectRound(2, 0),
@@ -42,18 +42,18 @@ def test_a_round_goes_on_while_a_source_offers_the_true_token() -> None:
     ]
 
 
-def test_without_candidates_it_decodes_plainly() -> None:
+def test_oracle_without_candidates_decodes_plainly() -> None:
     assert rounds(Scripted([])) == [PerfectRound(0, 0)] * 6
 
 
-def test_all_tokens_come_out_and_depth_bounds_a_round() -> None:
+def test_oracle_emits_all_tokens_and_respects_the_depth() -> None:
     everywhere = range(len(TEXT))
     found = rounds(Scripted(everywhere), depth=2)
     assert [entry.accepted for entry in found] == [2, 2]
     assert sum(entry.tokens for entry in rounds(Scripted(everywhere))) == len(TEXT) - 1
 
 
-def test_sources_together_reach_further_and_free_ones_save_forwards() -> None:
+def test_combined_sources_accept_more_and_free_ones_save_forwards() -> None:
     free, dear = Scripted([1, 3]), Scripted([1, 2], forwards=1)
     (first, *_) = rounds(free, dear)
     assert first == PerfectRound(accepted=3, forwards=1)
@@ -61,18 +61,18 @@ def test_sources_together_reach_further_and_free_ones_save_forwards() -> None:
     assert cheapest([dear, free], 5, TEXT[5], 8) is None
 
 
-def test_sources_learn_a_round_only_when_it_is_over() -> None:
+def test_sources_are_updated_only_after_each_round() -> None:
     """Otherwise own text would be offered before it was written."""
     source = Scripted([1, 2, 4])
     rounds(source)
     assert source.told == [(0, 1), (1, 4), (4, 6), (6, 7)]
 
 
-def test_the_draft_model_offers_by_rank() -> None:
+def test_draft_model_offers_tokens_by_rank() -> None:
     assert Ranked([[], [5, 6, 7]]).offers(1, 2) == [5, 6]
 
 
-def test_own_text_is_offered_once_it_is_final() -> None:
+def test_own_text_is_offered_after_commit() -> None:
     text = [1, 2, 3, 1, 2, 3]
     own = Phrases(text)
     own.commit(0, 2)
@@ -81,12 +81,12 @@ def test_own_text_is_offered_once_it_is_final() -> None:
     assert 3 in own.offers(5, 8)
 
 
-def test_phrases_of_others_are_offered() -> None:
+def test_shared_phrases_are_offered() -> None:
     others = Phrases([1, 2], index_of([([1, 2, 9], 2)]))
     assert list(others.offers(2, 8)) == [9]
 
 
-def test_successors_are_offered_after_the_same_token() -> None:
+def test_recycled_successors_are_offered_after_the_same_token() -> None:
     text = [1, 2, 1, 2]
     recycled = Recycled(text, 1, [[2, 8], [1, 7], [2, 8]])
     assert recycled.offers(1, 2) == ()
@@ -96,7 +96,7 @@ def test_successors_are_offered_after_the_same_token() -> None:
     assert recycled.offers(3, 1) == [2] and recycled.offers(2, 2) == [1, 7]
 
 
-def test_speed_follows_from_the_cost_of_forwards() -> None:
+def test_oracle_speed_follows_from_forward_costs() -> None:
     pair = {
         "verifier": {"forward_ms_by_tokens": {"1": 10.0, "2": 12.0, "4": 16.0}},
         "drafter": {"forward_ms_by_tokens": {"1": 2.0}},
@@ -110,6 +110,6 @@ def test_speed_follows_from_the_cost_of_forwards() -> None:
     assert (bound.depth, bound.ratio, bound.tokens_per_round) == (1, 1.0, 1.0)
 
 
-def test_prompts_count_together() -> None:
+def test_rounds_of_all_prompts_are_merged() -> None:
     one, two = [PerfectRound(1, 0)], [PerfectRound(2, 1)]
     assert merged([{("all", 1, 1): one}, {("all", 1, 1): two}]) == {("all", 1, 1): one + two}

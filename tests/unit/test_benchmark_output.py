@@ -48,14 +48,14 @@ def sample(seed: int = 1, **figures: Any) -> Sample:
     )  # fmt: skip
 
 
-def test_results_whose_names_have_dots_are_files_of_their_own() -> None:
+def test_result_names_with_dots_keep_distinct_files() -> None:
     names = [
         str(file) for out in ("v1.5", Path("v1.6")) for file in with_suffixes(out, ".json", ".md")
     ]
     assert names == ["v1.5.json", "v1.5.md", "v1.6.json", "v1.6.md"]
 
 
-def test_files_that_can_be_written_are_left_as_they_are(tmp_path: Path) -> None:
+def test_prepare_leaves_writable_files_unchanged(tmp_path: Path) -> None:
     known = tmp_path / "known.json"
     known.write_text("{}")
     prepare(known, tmp_path / "new" / "folder" / "x.json")
@@ -63,7 +63,7 @@ def test_files_that_can_be_written_are_left_as_they_are(tmp_path: Path) -> None:
     assert not list((tmp_path / "new" / "folder").iterdir())
 
 
-def test_files_that_cannot_be_written_are_named(tmp_path: Path) -> None:
+def test_prepare_names_unwritable_files(tmp_path: Path) -> None:
     (tmp_path / "x.json").mkdir()
     (tmp_path / "file").touch()
     for file in (tmp_path / "x.json", tmp_path / "file" / "x.json"):
@@ -72,7 +72,7 @@ def test_files_that_cannot_be_written_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("benchmark", [load, prefixes, quantization, oracle, simulate, gateway])
-def test_where_nothing_can_be_written_nothing_is_measured(
+def test_unwritable_output_stops_before_measuring(
     benchmark: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()
@@ -81,7 +81,7 @@ def test_where_nothing_can_be_written_nothing_is_measured(
     assert not capsys.readouterr().out
 
 
-class Begins(Exception):
+class MeasurementStarted(Exception):
     """Raised where a benchmark has checked its files and would start to measure."""
 
 
@@ -93,7 +93,7 @@ class Begins(Exception):
         (run, "--full --ablation fused"),
     ],
 )
-def test_no_record_is_written_over_unless_told(
+def test_default_output_does_not_overwrite_tracked_records(
     benchmark: ModuleType, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Records are tracked by git; ignored files may be overwritten and leave the tree clean."""
@@ -103,10 +103,10 @@ def test_no_record_is_written_over_unless_told(
 
     def begin(*files: Path) -> None:
         written.extend(files)
-        raise Begins
+        raise MeasurementStarted
 
     monkeypatch.setattr(benchmark, "prepare", begin)
-    with pytest.raises(Begins):
+    with pytest.raises(MeasurementStarted):
         benchmark.main(words.split())
     ignored = subprocess.run(
         ["git", "check-ignore", *map(str, written)], cwd=REPOSITORY, capture_output=True, text=True
@@ -118,9 +118,7 @@ def test_no_record_is_written_over_unless_told(
     "words",
     ["--tokens 1", "--prompts 0", "--temperature -1", "--temperature nan", "--temperature x"],
 )
-def test_sizes_that_measure_nothing_are_refused(
-    words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_non_positive_sizes_are_refused(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     option, value = words.split()
     with pytest.raises(SystemExit):
         read_settings([f"{option}={value}"])
@@ -128,7 +126,7 @@ def test_sizes_that_measure_nothing_are_refused(
     assert option in last and "must be" in last and value in last
 
 
-def test_devices_go_by_the_services_names(capsys: pytest.CaptureFixture[str]) -> None:
+def test_device_option_uses_the_names_of_the_services(capsys: pytest.CaptureFixture[str]) -> None:
     assert read_settings([]).device == "cpu"
     assert read_settings(["--device", "cuda:1"]).device == "cuda:1"
     with pytest.raises(SystemExit):
@@ -136,13 +134,13 @@ def test_devices_go_by_the_services_names(capsys: pytest.CaptureFixture[str]) ->
     assert "must be cpu, cuda or cuda:N; got 'gpu'" in capsys.readouterr().err
 
 
-def test_both_models_are_on_the_device() -> None:
+def test_device_option_applies_to_both_models() -> None:
     assert stack_of(PROFILES["300M"], 1).device == "cpu"
     assert stack_of(PROFILES["300M"], 1, device="cuda").device == "cuda"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has one")
-def test_a_gpu_that_is_not_there_is_said_before_anything_is_measured(
+def test_missing_gpu_is_reported_before_measuring(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert describe_machine()["gpu"] is None
@@ -152,7 +150,7 @@ def test_a_gpu_that_is_not_there_is_said_before_anything_is_measured(
 
 
 @pytest.mark.parametrize("torn", ['{"samples": [{"profile": "bun', '{"samples": []}'])
-def test_a_run_goes_on_behind_a_last_line_that_was_cut_off(torn: str, tmp_path: Path) -> None:
+def test_journal_resumes_after_a_truncated_last_line(torn: str, tmp_path: Path) -> None:
     file = tmp_path / "x.partial.jsonl"
     Journal.begin(file, {"tokens": 5}).add([sample(1)])
     with file.open("a") as lines:
@@ -162,7 +160,7 @@ def test_a_run_goes_on_behind_a_last_line_that_was_cut_off(torn: str, tmp_path: 
 
 
 @pytest.mark.parametrize("left", ["", '{"identity": {"tok'])
-def test_a_journal_without_a_head_is_new(left: str, tmp_path: Path) -> None:
+def test_journal_without_a_header_starts_anew(left: str, tmp_path: Path) -> None:
     file = tmp_path / "x.partial.jsonl"
     file.write_text(left)
     Journal.resume(file, {"tokens": 5}).add([sample(1)])
@@ -170,7 +168,7 @@ def test_a_journal_without_a_head_is_new(left: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left"), ZeroDivisionError()])
-def test_whatever_ends_a_run_its_tables_are_written(
+def test_tables_are_written_when_a_run_fails(
     error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(bench: run.Bench) -> None:
@@ -183,7 +181,7 @@ def test_whatever_ends_a_run_its_tables_are_written(
     assert {"x.json", "x.md", "x-bundled.svg", "x.partial.jsonl"} <= names
 
 
-def test_a_folder_in_the_journals_place_is_a_line(
+def test_folder_in_place_of_the_journal_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "x.partial.jsonl").mkdir()
@@ -192,7 +190,7 @@ def test_a_folder_in_the_journals_place_is_a_line(
     assert "x.partial.jsonl cannot be written" in said
 
 
-def test_a_result_gives_its_tables_again(tmp_path: Path) -> None:
+def test_tables_are_reproduced_from_the_result_file(tmp_path: Path) -> None:
     """Rounding a figure twice may change its last digit."""
     split = RoundSplit(draft_forward=1.00496, verify_forward=5.0, wire=0.5, rest=0.2, overhead=0.7)
     results = Results(
@@ -212,7 +210,7 @@ def test_a_result_gives_its_tables_again(tmp_path: Path) -> None:
     assert table.markdown(read.rows) != table.markdown(results.rows), "they would have shown it"
 
 
-class Interrupted:
+class InterruptedServices:
     """Services whose caller interrupts in the third turn of both strategies."""
 
     def __init__(self) -> None:
@@ -228,12 +226,12 @@ class Interrupted:
         return [outcome()] * len(cases)
 
 
-def test_an_interrupted_load_keeps_what_was_measured(
+def test_interrupted_load_test_keeps_measured_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @contextlib.contextmanager
-    def running(*_: Any) -> Iterator[Interrupted]:
-        yield Interrupted()
+    def running(*_: Any) -> Iterator[InterruptedServices]:
+        yield InterruptedServices()
 
     monkeypatch.setattr(load, "running", running)
     words = ("--strategies", "speculative", "--sessions", "1,2", "--profile", "bundled")

@@ -12,7 +12,7 @@ from draftloop.errors import InvalidInput
 
 @pytest.mark.parametrize("count", [43, 60, 1000])
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_however_many_prompts_are_measured_a_warm_pool_has_others(name: str, count: int) -> None:
+def test_warm_pool_has_prompts_for_any_number_measured(name: str, count: int) -> None:
     """From 45 prompts on, the warm pool of `completion` used to be empty."""
     try:
         material = WORKLOADS[name](count)
@@ -24,7 +24,7 @@ def test_however_many_prompts_are_measured_a_warm_pool_has_others(name: str, cou
         assert files.isdisjoint(prompt.file for prompt in material.warming)
 
 
-def test_a_workload_without_prompts_is_left_out_by_name(
+def test_workload_without_prompts_is_skipped_with_a_message(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Benchmarks without services used to end well, without a message and without figures."""

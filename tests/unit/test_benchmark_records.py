@@ -16,21 +16,21 @@ from draftloop.errors import InvalidInput
 TORN = '{"settings": {}, "profiles": {"300M": {"verif'
 
 
-def no_records(folder: Path) -> list[Path]:
+def invalid_record_files(folder: Path) -> list[Path]:
     """A truncated record, a file that is not JSON, and the record of another benchmark."""
     (folder / "torn.json").write_text(TORN)
     (folder / "notes.txt").write_text("none")
     return [folder / "torn.json", folder / "notes.txt", RESULTS / "load.json"]
 
 
-def test_a_table_of_what_is_no_record_is_refused(tmp_path: Path) -> None:
-    for file in no_records(tmp_path):
+def test_invalid_record_is_refused_as_results(tmp_path: Path) -> None:
+    for file in invalid_record_files(tmp_path):
         with pytest.raises(InvalidInput, match="results: must be a file that benchmarks.run wrote"):
             Results.read(file)
 
 
-def test_costs_of_what_is_no_record_are_refused(tmp_path: Path) -> None:
-    for file in no_records(tmp_path):
+def test_invalid_record_is_refused_as_costs(tmp_path: Path) -> None:
+    for file in invalid_record_files(tmp_path):
         with pytest.raises(InvalidInput, match="costs: must be results that benchmarks.run wrote"):
             read_profiles([str(file)])
 
@@ -38,7 +38,9 @@ def test_costs_of_what_is_no_record_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"), [((), "usage: "), (("nowhere.json",), "No such file"), ((".",), "directory")]
 )
-def test_the_command_says_it_in_a_line(words: tuple[str, ...], said: str) -> None:
+def test_table_command_reports_invalid_records_in_one_line(
+    words: tuple[str, ...], said: str
+) -> None:
     command = [sys.executable, "-m", "benchmarks.table", *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode and said in done.stderr and "Traceback" not in done.stderr

@@ -38,19 +38,19 @@ def pair() -> Pair:
     return bundled_pair(1)
 
 
-def runs(pair: Pair, method: str, curves: Mapping[str, Curve] = CURVES) -> list[Run]:
+def simulated_runs(pair: Pair, method: str, curves: Mapping[str, Curve] = CURVES) -> list[Run]:
     work = Workload(name="completion", material=completion(2), tokens=TOKENS, temperatures=(0.8,))
     return simulate(pair, curves, method, [dataclasses.replace(work, passes=1)], AROUND)
 
 
-def test_plain_decoding_takes_a_verification_a_token(pair: Pair) -> None:
-    for run in runs(pair, PLAIN):
+def test_plain_decoding_costs_one_verification_per_token(pair: Pair) -> None:
+    for run in simulated_runs(pair, PLAIN):
         assert run.tokens == run.rounds == TOKENS - 1
         assert run.seconds == pytest.approx((8.0 + AROUND.verify) * run.rounds / 1e3)
 
 
-def test_every_draft_takes_its_forwards_and_its_exchange(pair: Pair) -> None:
-    for run in runs(pair, "speculative"):
+def test_draft_costs_its_forwards_and_its_exchange(pair: Pair) -> None:
+    for run in simulated_runs(pair, "speculative"):
         least = (8.0 + AROUND.verify) * run.rounds + (0.5 + AROUND.forward) * run.forwards
         most = least + AROUND.draft * run.rounds
         assert least / 1e3 <= run.seconds <= most / 1e3 + 1e-9
@@ -58,15 +58,15 @@ def test_every_draft_takes_its_forwards_and_its_exchange(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("method", ["fused cold", "fused warm", "ouroboros warm"])
-def test_the_same_every_time_and_the_text_of_plain_decoding(pair: Pair, method: str) -> None:
-    once, again = runs(pair, method), runs(pair, method)
+def test_simulation_is_deterministic_and_lossless(pair: Pair, method: str) -> None:
+    once, again = simulated_runs(pair, method), simulated_runs(pair, method)
     assert once == again
-    (cell,) = cells("some", 0.8, once, runs(pair, PLAIN))
+    (cell,) = cells("some", 0.8, once, simulated_runs(pair, PLAIN))
     assert cell.equal and cell.runs == 2 and cell.ratio > 0.8
 
 
 @pytest.mark.parametrize("method", ["fused cold", "cascade"])
-def test_a_smaller_draft_model_drafts_too(method: str) -> None:
+def test_smaller_draft_model_is_used(method: str) -> None:
     both = bundled_pair(1, "drafter-large", ("drafter",))
     curves = {**CURVES, "smaller 0": CURVES["drafter"]}
     rows = dict.fromkeys(both, 0)
@@ -82,11 +82,13 @@ def test_a_smaller_draft_model_drafts_too(method: str) -> None:
 
     for role in both:
         counted(role)
-    (cell,) = cells("some", 0.8, runs(both, method, curves), runs(both, PLAIN, curves))
+    (cell,) = cells(
+        "some", 0.8, simulated_runs(both, method, curves), simulated_runs(both, PLAIN, curves)
+    )
     assert cell.equal and all(rows.values())
 
 
-def test_curves_of_models_that_were_measured_in_other_pairs() -> None:
+def test_cost_curves_are_found_in_other_pairs() -> None:
     def pair(target: float, draft: float) -> dict[str, object]:
         return {
             "verifier": {"forward_ms_by_tokens": {"1": target}},
@@ -105,13 +107,13 @@ def test_curves_of_models_that_were_measured_in_other_pairs() -> None:
     assert part_of(found["verifier"], 0.1) == (CostPoint(1, 1_500_000),)
 
 
-def test_of_a_profile_in_several_results_the_first_counts(tmp_path: Path) -> None:
+def test_first_result_of_a_profile_wins(tmp_path: Path) -> None:
     for name, profiles in (("one", {"300M": 1}), ("two", {"300M": 2, "1B": 3})):
         (tmp_path / name).write_text(json.dumps({"profiles": profiles}))
     assert read_profiles([f"{tmp_path}/one", f"{tmp_path}/two"]) == {"300M": 1, "1B": 3}
 
 
-def test_figures_say_of_which_models_and_code_they_are(tmp_path: Path) -> None:
+def test_figures_name_their_models_and_commit(tmp_path: Path) -> None:
     """The profiles of the costs name the models with which those were measured."""
     out = tmp_path / "figures.json"
     small = "--workloads completion --prompts 1 --tokens 4 --strategies prompt_lookup"
@@ -131,7 +133,7 @@ def test_figures_say_of_which_models_and_code_they_are(tmp_path: Path) -> None:
         ("--profiles 2T", "invalid choice: '2T'"),
     ],
 )
-def test_settings_that_are_none_are_refused(
+def test_invalid_simulation_settings_are_refused(
     said: str, rule: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="2"):

@@ -16,31 +16,31 @@ CHAT, AGENT = ("chat", 0.8), ("agent", 0.8)
 SPEEDS = Speeds({("speculative", CHAT): 2.0, ("fused warm", CHAT): 4.0, ("fused warm", AGENT): 1.0})
 
 
-def told(seconds: float, ratio: float, **values: Any) -> dict[str, Any]:
+def recorded_sample(seconds: float, ratio: float, **values: Any) -> dict[str, Any]:
     """A sample as records store it."""
     made = sample("opt_tree", ratio=ratio, **values)
     outcome = dataclasses.replace(made.outcome, decode_s=seconds)
     return dataclasses.replace(made, outcome=outcome).as_json()
 
 
-def test_slow_runs_count_for_more() -> None:
+def test_slow_runs_weigh_more() -> None:
     """Plain decoding took 4 and 4 seconds, the method 1 and 4."""
-    found = Speeds.of([told(1.0, 4.0), told(4.0, 1.0)])
+    found = Speeds.of([recorded_sample(1.0, 4.0), recorded_sample(4.0, 1.0)])
     assert found.ratios == {("opt_tree", ("completion", 0.8)): pytest.approx(8 / 5)}
 
 
-def test_figures_are_those_of_the_record_s_own_rows() -> None:
+def test_speeds_match_the_rows_of_the_record() -> None:
     runs = [sample("opt_tree", ratio=ratio, file=f"{ratio}.py") for ratio in (1.0, 1.5, 2.75)]
     found = Speeds.of(run.as_json() for run in runs)
     assert [*found.ratios.values()] == pytest.approx([row(runs).together])
 
 
-def test_a_mean_is_of_all_its_cells_or_none() -> None:
+def test_mean_is_none_when_a_cell_is_missing() -> None:
     assert SPEEDS.mean("fused warm", [CHAT, AGENT]) == pytest.approx(2.0)
     assert SPEEDS.mean("speculative", [CHAT, AGENT]) is None
 
 
-def test_the_fastest_of_a_column_is_bold() -> None:
+def test_fastest_method_of_a_column_is_bold() -> None:
     columns = [Column("chat", SPEEDS, (CHAT,)), mean("all", SPEEDS, [0.8], ["chat", "agent"])]
     assert speed_table(columns).splitlines() == [
         "| method | chat | all |",
@@ -58,5 +58,5 @@ def test_the_fastest_of_a_column_is_bold() -> None:
         ("transformers assisted", "transformers assisted"),
     ],
 )
-def test_methods_are_named_as_the_pages_name_them(method: str, label: str) -> None:
+def test_methods_have_the_labels_of_the_pages(method: str, label: str) -> None:
     assert labelled(method) == label

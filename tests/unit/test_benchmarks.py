@@ -99,11 +99,11 @@ def sample(method: str = PLAIN, ratio: float = 1.0, equal: bool | None = True) -
         ([1, 2, 3] * 11 + [9], False),
     ],
 )
-def test_looping_is_a_repeating_tail(token_ids: list[int], expected: bool) -> None:
+def test_output_with_a_repeating_tail_is_looping(token_ids: list[int], expected: bool) -> None:
     assert is_looping(token_ids) is expected
 
 
-def test_first_tokens_do_not_count_in_the_speed() -> None:
+def test_first_tokens_are_excluded_from_the_speed() -> None:
     """A first round of several tokens includes the prefill and says nothing about decoding."""
     seen = Outcome.from_steps((1, 2, 3, 4, 5, 6), [(0.5, 3), (1.0, 1), (1.5, 2)])
     assert (seen.first_token_s, seen.decode_s, seen.rounds) == (0.5, 1.0, 2)
@@ -111,12 +111,12 @@ def test_first_tokens_do_not_count_in_the_speed() -> None:
     assert seen.tokens_per_round == 1.5
 
 
-def test_an_output_of_one_token_has_no_speed() -> None:
+def test_speed_of_a_single_token_output_is_zero() -> None:
     seen = Outcome.from_steps((1,), [(0.5, 1)])
     assert (seen.tokens_per_second, seen.tokens_per_round) == (0, 0)
 
 
-def test_samples_are_held_against_their_own_plain_decoding() -> None:
+def test_samples_are_compared_with_plain_decoding_of_their_system() -> None:
     different = outcome((9, 9, 9, 9, 9), seconds=1.0)
     outcomes = {PLAIN: outcome(), "speculative": different, "transformers": different}
     sampled = {s.method: s for s in samples("bundled", case(0.7), outcomes)}
@@ -127,12 +127,12 @@ def test_samples_are_held_against_their_own_plain_decoding() -> None:
     assert greedy["transformers"].equal is True, "it is its own reference"
 
 
-def test_without_a_reference_nothing_is_said_of_equality() -> None:
+def test_equality_is_none_without_a_reference() -> None:
     outcomes = {PLAIN: outcome(), "transformers lookup": outcome()}
     assert samples("bundled", case(0.0), outcomes)[1].equal is None
 
 
-def measured(systems: dict[str, System], plans: list[Plan], seconds: float) -> list[Sample]:
+def measured_samples(systems: dict[str, System], plans: list[Plan], seconds: float) -> list[Sample]:
     deadline = time.monotonic() + seconds
     repetitions = measure(
         PROFILES["bundled"],
@@ -145,7 +145,7 @@ def measured(systems: dict[str, System], plans: list[Plan], seconds: float) -> l
     return [sample for repetition in repetitions for sample in repetition]
 
 
-def test_methods_take_turns_in_changing_orders() -> None:
+def test_order_of_methods_is_balanced() -> None:
     """No method may always be the first after a pause, or always follow the same one."""
     methods = ["a", "b", "c", "d"]
     orders = [method_order(methods, number) for number in range(400)]
@@ -158,7 +158,7 @@ def test_methods_take_turns_in_changing_orders() -> None:
 
 
 @pytest.mark.parametrize("prompts", [3, 4, 16])
-def test_every_temperature_meets_every_prompt(prompts: int) -> None:
+def test_every_prompt_runs_at_every_temperature(prompts: int) -> None:
     material = Material([Prompt(f"{n}.py", "x", (1,)) for n in range(prompts)], [])
     turns = Workload(name="w", material=material, tokens=4, temperatures=(0.8, 0.0), passes=2)
     met = Counter(
@@ -168,24 +168,24 @@ def test_every_temperature_meets_every_prompt(prompts: int) -> None:
     assert all(count == (2 if temperature else 1) for (_, temperature), count in met.items())
 
 
-def test_rows_keep_the_methods_order() -> None:
+def test_samples_keep_the_order_of_methods() -> None:
     system = Scripted()
     systems: dict[str, System] = {"draftloop": system}
     once = workload(temperatures=(0.7,), passes=2)
     methods = [PLAIN, "speculative"]
-    found = measured(systems, [Plan(once, methods)], 60)
+    found = measured_samples(systems, [Plan(once, methods)], 60)
     assert system.asked == [*method_order(methods, 0), *method_order(methods, 1)]
     assert [s.method for s in found] == methods * 2
 
 
-def test_a_row_has_medians_and_shares() -> None:
+def test_row_has_medians_and_shares() -> None:
     summed = row([sample(ratio=1.0), sample(ratio=5.0, equal=False), sample(ratio=2.0, equal=None)])
     assert (summed.runs, summed.ratio, summed.equality) == (3, 2.0, 0.5)
     assert summed.acceptance == 0.5
     assert summed.round_ms == SPLIT
 
 
-def test_rows_survive_the_file(tmp_path: Path) -> None:
+def test_results_file_round_trip(tmp_path: Path) -> None:
     results = Results(
         settings={"tokens": 5},
         machine=describe_machine(),
@@ -198,7 +198,7 @@ def test_rows_survive_the_file(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "new" / "bench.json").read_text())["samples"][0]["tokens"] == 5
 
 
-def test_tables_name_cost_inflation_and_every_method() -> None:
+def test_tables_mention_cost_inflation_and_every_method() -> None:
     console = Console(width=100, record=True, file=io.StringIO())
     shown: list[Row] = [row([sample(name)]) for name in METHODS]
     table.show(console, shown)
@@ -214,13 +214,13 @@ def test_plain_decoding_is_always_measured() -> None:
     assert settings.strategies == [PLAIN, "speculative", "transformers"]
 
 
-def test_unknown_names_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_profile_names_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         read_settings(["--profiles", "70B"])
     assert "must be of bundled, 300M, 1B" in capsys.readouterr().err
 
 
-def test_prompts_come_tokenized() -> None:
+def test_held_out_prompts_are_tokenized() -> None:
     (prompt,) = held_out_prompts(1)
     assert prompt.file.endswith(".py")
     assert prompt.token_ids
@@ -229,7 +229,7 @@ def test_prompts_come_tokenized() -> None:
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_no_pool_is_filled_from_what_is_measured(name: str) -> None:
+def test_warm_pools_exclude_the_measured_prompts(name: str) -> None:
     """A warm pool that has seen the answer would measure nothing."""
     try:
         material = WORKLOADS[name](6)
@@ -242,7 +242,7 @@ def test_no_pool_is_filled_from_what_is_measured(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["completion", "agent"])
-def test_prompts_that_are_carried_on_end_where_a_token_does(name: str) -> None:
+def test_continued_prompts_end_at_a_token_boundary(name: str) -> None:
     """A line end is one token with the indentation that follows."""
     tokenizer = Tokenizer(bundled_model("verifier"))
     lines = PROMPTS_FILE.read_text("utf-8").splitlines()
@@ -255,13 +255,13 @@ def test_prompts_that_are_carried_on_end_where_a_token_does(name: str) -> None:
         assert whole[: len(prompt.token_ids)] == prompt.token_ids
 
 
-def test_what_is_measured_shares_no_phrase() -> None:
+def test_measured_methods_do_not_share_phrases() -> None:
     """Otherwise the first method would help the second."""
     ours = [method.speculation for method in METHODS.values() if method.system == "draftloop"]
     assert ours and all(chosen.phrases is not PhraseScope.SHARED for chosen in ours)
 
 
-def test_the_demo_tells_where_tokens_differ() -> None:
+def test_demo_reports_where_tokens_differ() -> None:
     same = demo.Comparison(PROMPT, outcome(), outcome())
     other = demo.Comparison(PROMPT, outcome((1, 2, 9, 4, 5)), outcome())
     assert same.identical and "identical" in demo._same(same)

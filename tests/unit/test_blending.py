@@ -14,52 +14,52 @@ from phrase_store.index import PhraseIndex, grow
 CHILDREN = DraftBudget(max_nodes=8, max_depth=1)
 
 
-def scores(index: PhraseIndex, *context: int) -> dict[int, float]:
+def next_token_scores(index: PhraseIndex, *context: int) -> dict[int, float]:
     """The scores of the tokens that may come next."""
     made = grow(context, CHILDREN, shared=index, own=None, calibration=Calibration())
     return dict(zip(made.tree.token_ids, made.scores, strict=True))
 
 
-def trust(total: float, distinct: int, length: int) -> float:
+def expected_trust(total: float, distinct: int, length: int) -> float:
     """The share of the remaining probability that a context of this length takes."""
     return total / (total + float(ESCAPES[length - 1]) * distinct)
 
 
-def test_shorter_contexts_vote_by_what_longer_ones_have_not_seen() -> None:
+def test_shorter_contexts_share_the_remaining_probability() -> None:
     """What followed three tokens was counted under their two- and one-token suffixes as well."""
     index = PhraseIndex(max_bytes=1 << 14, half_life_tokens=10**18)
     index.insert([Phrase((7, 1, 2), (5,))] * 2 + [Phrase((8, 1, 2), (6,))] * 2)
-    longest = trust(2, 1, 3)
-    left = (1 - longest) * trust(2, 1, 2)
-    assert scores(index, 7, 1, 2) == pytest.approx({5: longest, 6: left}, rel=1e-3)
-    both = trust(4, 2, 2)
-    assert scores(index, 9, 1, 2) == pytest.approx({5: both / 2, 6: both / 2}, rel=1e-3)
+    longest = expected_trust(2, 1, 3)
+    left = (1 - longest) * expected_trust(2, 1, 2)
+    assert next_token_scores(index, 7, 1, 2) == pytest.approx({5: longest, 6: left}, rel=1e-3)
+    both = expected_trust(4, 2, 2)
+    assert next_token_scores(index, 9, 1, 2) == pytest.approx({5: both / 2, 6: both / 2}, rel=1e-3)
 
 
-def test_a_context_leaves_to_shorter_ones_what_it_does_not_take() -> None:
+def test_context_leaves_its_remaining_probability_to_shorter_ones() -> None:
     index = PhraseIndex(max_bytes=1 << 14, half_life_tokens=10**18)
     index.insert([Phrase((1, 2), (5,)), *[Phrase((2,), (6,))] * 3])
-    longest = trust(1, 1, 2)
-    left = (1 - longest) * trust(3, 1, 1)
-    assert scores(index, 1, 2) == pytest.approx({5: longest, 6: left}, rel=1e-3)
+    longest = expected_trust(1, 1, 2)
+    left = (1 - longest) * expected_trust(3, 1, 1)
+    assert next_token_scores(index, 1, 2) == pytest.approx({5: longest, 6: left}, rel=1e-3)
 
 
-def test_what_was_seen_once_is_believed_the_more_the_longer_its_context_is() -> None:
+def test_single_occurrence_is_trusted_more_after_longer_contexts() -> None:
     for length, believed in ((1, 1 / 7), (6, 3 / 4)):
         index = PhraseIndex(max_bytes=1 << 14, half_life_tokens=10**18)
         context = tuple(range(length))
         index.insert([Phrase(context, (9,))])
-        assert scores(index, *context) == pytest.approx({9: believed}, rel=0.01)
+        assert next_token_scores(index, *context) == pytest.approx({9: believed}, rel=0.01)
 
 
-def test_a_context_with_too_many_continuations_takes_no_room_from_others() -> None:
+def test_context_with_many_continuations_evicts_no_other_contexts() -> None:
     """Other contexts keep their entries even in the same bucket, where theirs count less."""
     index = PhraseIndex(max_bytes=256, half_life_tokens=10**18)
     others = [Phrase((context,), (9,), committed=False) for context in range(100, 106)]
     index.insert(others)
     index.insert([Phrase((1,), (token,)) for token in range(20)])
     assert index.entries == len(others) + 8
-    assert all(9 in scores(index, *other.context) for other in others)
+    assert all(9 in next_token_scores(index, *other.context) for other in others)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_context_with_too_many_continuations_takes_no_room_from_others() -> No
         ((4, 2, 3), (4, 7, 3)),
     ],
 )
-def test_equals_go_by_depth_and_then_by_token_and_then_by_parent(
+def test_ties_are_broken_by_depth_then_token_then_parent(
     ends: tuple[tuple[int, int, int], ...],
 ) -> None:
     """Replicas that know the same draft the same, whatever the order of their tables."""
@@ -82,7 +82,7 @@ def test_equals_go_by_depth_and_then_by_token_and_then_by_parent(
         assert best_end(known, 2, True, np.zeros(9, np.bool_)) == order.index(ends[0])
 
 
-def test_siblings_that_were_right_more_often_than_can_be_share_one() -> None:
+def test_estimates_of_siblings_are_scaled_to_sum_to_one() -> None:
     """This happens when the text has changed: both were estimated as likelier than not."""
     index = PhraseIndex(max_bytes=1 << 14, half_life_tokens=10**18)
     index.insert([Phrase((1,), (token,)) for token in (5, 6)] * 9)

@@ -25,7 +25,7 @@ scores = st.floats(0, 1) | st.sampled_from(SCORE_EDGES)
 depths = st.integers(1, 12) | st.sampled_from(RUN_EDGES)
 
 
-def one(source: TokenSource = PHRASE) -> DraftTree:
+def single_node_draft(source: TokenSource = PHRASE) -> DraftTree:
     return DraftTree.chain([7], source)
 
 
@@ -37,16 +37,16 @@ HIT, MISS = verdict(0), verdict()
 
 
 @given(st.sampled_from(list(TokenSource)), scores, depths)
-def test_a_score_stands_for_itself_at_first(source: TokenSource, score: float, depth: int) -> None:
+def test_uncalibrated_score_is_unchanged(source: TokenSource, score: float, depth: int) -> None:
     assert correct(Calibration(), source, score, depth) == pytest.approx(score)
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.25, 1.0])
-def test_what_is_measured_takes_over(rate: float) -> None:
+def test_measured_rates_replace_the_prior(rate: float) -> None:
     calibration = Calibration()
     for number in range(800):
         hit = number % 4 < 4 * rate
-        calibration.observe(one(), [0.6], HIT if hit else MISS)
+        calibration.observe(single_node_draft(), [0.6], HIT if hit else MISS)
     trials = 1 / (1 - MEMORY)
     expected = 0.6
     for _ in range(2):  # all depths together, then this depth
@@ -54,18 +54,18 @@ def test_what_is_measured_takes_over(rate: float) -> None:
     assert correct(calibration, PHRASE, 0.6, 1) == pytest.approx(expected, abs=0.02)
 
 
-def test_trials_fade_so_that_the_correction_follows_the_text() -> None:
+def test_old_trials_fade_so_corrections_follow_the_text() -> None:
     calibration = Calibration()
     for _ in range(5000):
-        calibration.observe(one(), [0.6], HIT)
+        calibration.observe(single_node_draft(), [0.6], HIT)
     assert max(calibration.trials) <= 1 / (1 - MEMORY)
     high = correct(calibration, PHRASE, 0.6, 1)
     for _ in range(200):
-        calibration.observe(one(), [0.6], MISS)
+        calibration.observe(single_node_draft(), [0.6], MISS)
     assert correct(calibration, PHRASE, 0.6, 1) < 0.25 < high
 
 
-def test_only_nodes_whose_parent_was_accepted_are_trials() -> None:
+def test_only_nodes_with_accepted_parents_are_counted() -> None:
     """A node below a rejected one says nothing about its own score."""
     tree = DraftTree((1, 2, 3, 4), (ROOT, 0, ROOT, 2), (0.5,) * 4, (PHRASE,) * 4)
     calibration = Calibration()
@@ -78,10 +78,10 @@ def test_only_nodes_whose_parent_was_accepted_are_trials() -> None:
     assert correct(calibration, PHRASE, 0.45, 2) == pytest.approx(0.45)
 
 
-def test_sources_and_scores_are_judged_apart_and_depths_as_they_show_themselves() -> None:
+def test_sources_scores_and_depths_are_calibrated_separately() -> None:
     calibration = Calibration()
     for _ in range(50):
-        calibration.observe(one(), [0.6], MISS)
+        calibration.observe(single_node_draft(), [0.6], MISS)
     assert correct(calibration, PHRASE, 0.6, 1) < 0.2
     assert correct(calibration, DRAFT, 0.6, 1) == pytest.approx(0.6)
     assert correct(calibration, PHRASE, 0.75, 1) == pytest.approx(0.75)
@@ -93,18 +93,18 @@ def test_sources_and_scores_are_judged_apart_and_depths_as_they_show_themselves(
     assert correct(calibration, PHRASE, 0.6, 1) < 0.3
 
 
-def test_a_bucket_ends_before_its_edge() -> None:
+def test_score_bucket_excludes_its_upper_edge() -> None:
     for edge in SCORE_EDGES:
         calibration = Calibration()
-        calibration.observe(one(), [edge], MISS)
+        calibration.observe(single_node_draft(), [edge], MISS)
         below = edge - 1e-9
         assert correct(calibration, PHRASE, edge, 1) < edge
         assert correct(calibration, PHRASE, below, 1) == pytest.approx(below)
 
 
-def test_every_node_needs_its_score() -> None:
+def test_observe_requires_a_score_per_node() -> None:
     with pytest.raises(ValueError, match="argument"):
-        Calibration().observe(one(), [], MISS)
+        Calibration().observe(single_node_draft(), [], MISS)
 
 
 outcomes = st.lists(
@@ -125,7 +125,7 @@ def counted_and_corrected(
 
 @settings(deadline=None)
 @given(outcomes)
-def test_corrections_are_probabilities_and_the_compiled_ones_the_same(
+def test_corrections_are_probabilities_and_match_the_compiled_ones(
     seen: list[tuple[TokenSource, float, int, bool, bool]],
 ) -> None:
     calibration, other = Calibration(), Calibration()

@@ -35,7 +35,7 @@ AMPLE = DraftBudget(max_nodes=20, max_depth=20)
 Matrix = tuple[tuple[int, ...], ...]
 
 
-def law(seed: int, own: float) -> Callable[[Sequence[int]], Tensor]:
+def model_logits(seed: int, own: float) -> Callable[[Sequence[int]], Tensor]:
     """The logits of a model: what all models say after two tokens, plus `own` parts of its own."""
     shared, mind = TableModel(VOCABULARY, seed=1, memory=2), TableModel(VOCABULARY, seed=seed)
 
@@ -62,7 +62,7 @@ class Setting:
     laws: list[Callable[[Sequence[int]], Tensor]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.laws = [law(10 * self.seed + index, 0.3 * (1 + index)) for index in range(4)]
+        self.laws = [model_logits(10 * self.seed + index, 0.3 * (1 + index)) for index in range(4)]
         self.sampling = SamplingParameters(
             temperature=self.temperature,
             repetition_penalty=self.repetition_penalty,
@@ -191,7 +191,7 @@ def matrices(draw: st.DrawFn, models: int) -> Matrix:
 @pytest.mark.parametrize("models", [1, 2, 3])
 @settings(max_examples=12, deadline=None)
 @given(st.data())
-def test_every_draft_is_that_of_the_definition(models: int, data: st.DataObject) -> None:
+def test_every_draft_matches_the_definition(models: int, data: st.DataObject) -> None:
     """Over several rounds of one session, cached state gives the drafts of a fresh computation.
 
     The definition caches nothing; the scripted models read their prefixes from the caches.
@@ -221,13 +221,13 @@ def test_every_draft_is_that_of_the_definition(models: int, data: st.DataObject)
             break
 
 
-def common(one: Sequence[int], other: Sequence[int]) -> int:
+def common_prefix_length(one: Sequence[int], other: Sequence[int]) -> int:
     pairs = enumerate(zip(one, other, strict=False))
     return next((at for at, (left, right) in pairs if left != right), min(len(one), len(other)))
 
 
 @pytest.mark.parametrize("models", [1, 2, 3])
-def test_no_forward_reads_again_what_its_slot_holds(models: int) -> None:
+def test_forwards_do_not_recompute_cached_rows(models: int) -> None:
     setting = Setting(models=models, seed=3, temperature=0.5)
     generation = Generation(setting, setting.open())
     for _ in range(12):
@@ -238,11 +238,11 @@ def test_no_forward_reads_again_what_its_slot_holds(models: int) -> None:
         before: list[int] = []
         for text, rows, wanted in read:
             guesses = max(0, wanted - 1)
-            assert rows <= len(text) - common(before, text) + 1 + guesses
+            assert rows <= len(text) - common_prefix_length(before, text) + 1 + guesses
             before = text
 
 
-def test_one_model_without_a_tail_runs_its_last_token_and_the_guesses() -> None:
+def test_single_model_runs_only_its_last_token_and_the_guesses() -> None:
     setting = Setting(seed=5, matrix=((4, 0), (0, 5)))
     generation = Generation(setting, setting.open())
     for _ in range(10):
@@ -255,7 +255,7 @@ def test_one_model_without_a_tail_runs_its_last_token_and_the_guesses() -> None:
     assert read[-1][2] == 6  # what is only reviewed need not be worth its verification
 
 
-def test_leniency_accepts_more_from_the_drafters_behind() -> None:
+def test_leniency_accepts_more_from_cheaper_drafters() -> None:
     def forwards(leniency: float) -> int:
         strategy = Setting(seed=2, matrix=((8, 0), (0, 6)), leniency=leniency).open()
         run(strategy.propose(AMPLE))
@@ -265,7 +265,7 @@ def test_leniency_accepts_more_from_the_drafters_behind() -> None:
     assert forwards(1.0) > forwards(64.0) >= 2
 
 
-def test_max_gram_reads_beside_the_prefill_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_max_gram_reads_in_pieces_during_prefill(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading the whole prompt when a session was made used to block the event loop.
 
     Later it was read after the prefill's forwards: for a prompt in the prefix cache all at once, on
@@ -292,7 +292,7 @@ def test_max_gram_reads_beside_the_prefill_in_pieces(monkeypatch: pytest.MonkeyP
     assert sum(read) == 20
 
 
-def test_sources_say_who_wrote_what() -> None:
+def test_sources_name_the_drafter_of_each_node() -> None:
     strategy = Setting(matrix=((2, 9), (0, 1))).open()
     draft = run(strategy.propose(AMPLE))
     model = draft.sources.count(TokenSource.DRAFT_MODEL)
@@ -302,7 +302,7 @@ def test_sources_say_who_wrote_what() -> None:
     assert all(0 < estimate < 1 for estimate in draft.estimates)
 
 
-def test_each_model_is_believed_by_its_own_tokens() -> None:
+def test_each_model_has_its_own_calibration() -> None:
     setting = Setting(models=2, matrix=((1, 3, 0), (0, 1, 2), (0, 0, 1)))
     generation = Generation(setting, setting.open())
     for _ in range(20):
@@ -311,19 +311,19 @@ def test_each_model_is_believed_by_its_own_tokens() -> None:
     assert calibrations[0] != calibrations[1] and all(sum(one.trials) for one in calibrations)
 
 
-def test_matrix_rules_name_the_field() -> None:
+def test_invalid_matrix_names_the_field() -> None:
     with pytest.raises(InvalidInput, match=r"cascade\.matrix: must have 3 rows of 3 entries.*\[\["):
         Setting(models=2, matrix=((1, 1), (0, 1))).open()
 
 
 @pytest.mark.parametrize("models", [1, 2, 3, 4])
-def test_the_default_matrix_follows_its_own_rules(models: int) -> None:
+def test_default_matrix_is_valid(models: int) -> None:
     CascadeParameters(matrix=default_cascade(models)).validate("cascade")
     assert default_cascade(1) == ((3, 4), (0, 6))
     assert default_cascade(2) == ((3, 2, 4), (0, 1, 6), (0, 0, 6))
 
 
-def test_a_forward_that_does_not_pay_is_not_run() -> None:
+def test_forward_that_does_not_pay_is_not_run() -> None:
     strategy = Setting(models=2, matrix=((6, 0, 0), (0, 3, 3), (0, 0, 3))).open()
     for level in strategy._levels:
         for _ in range(40):  # one late forward is not believed
@@ -335,7 +335,7 @@ def test_a_forward_that_does_not_pay_is_not_run() -> None:
     assert len(draft) < 6 and strategy.end == DraftEnd.DRAFT_COST
 
 
-def test_ends_are_told() -> None:
+def test_reason_for_the_end_of_a_draft_is_reported() -> None:
     def end(
         matrix: Matrix = ((2, 2), (0, 2)), stop: tuple[int, ...] = (), **limits: Any
     ) -> DraftEnd:
@@ -350,7 +350,7 @@ def test_ends_are_told() -> None:
     assert end(((1, 9), (0, 1)), least_path_probability=0.999) is DraftEnd.VERIFY_COST
 
 
-def test_drafts_stay_inside_the_context() -> None:
+def test_drafts_stay_within_the_context() -> None:
     """The scripted models fail if they are to read beyond their context."""
     full = Setting(models=2).row([*PROMPT], 0, 20, len(PROMPT))
     for room in range(len(full) + 2):
@@ -375,7 +375,7 @@ class CoinModel:
 @pytest.mark.parametrize(
     ("alpha", "a", "n", "k"), [(0.8, 0.6, 1, 5), (0.8, 0.6, 2, 4), (0.9, 0.5, 3, 3)]
 )
-def test_expected_tokens_are_those_of_the_papers_formula(
+def test_expected_tokens_match_the_papers_formula(
     alpha: float, a: float, n: int, k: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """(1 - alpha phi(alpha)^n) / ((1 - alpha) (1 + n c1 + n k c2)): n reviews of k tokens."""

@@ -49,12 +49,12 @@ def reader() -> ChatReader:
     return ChatReader(THOUGHT.reader(), CallReader(HERMES), hidden=False)
 
 
-def in_rounds(read: ChatReader, tokens: tuple[str, ...], size: int) -> list[Parts]:
+def read_in_rounds(read: ChatReader, tokens: tuple[str, ...], size: int) -> list[Parts]:
     rounds = [tokens[at : at + size] for at in range(0, len(tokens), size)]
     return [*(read.feed(texts, ends=False) for texts in rounds), read.feed((), ends=True)]
 
 
-def put_together(rounds: list[Parts]) -> Parts:
+def merged_parts(rounds: list[Parts]) -> Parts:
     parts = Parts()
     for part in itertools.chain(*rounds):
         parts.add(part)
@@ -62,9 +62,9 @@ def put_together(rounds: list[Parts]) -> Parts:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8, len(TOKENS)])
-def test_parts_stand_in_order_whatever_the_rounds(size: int) -> None:
+def test_parts_keep_their_order_for_any_round_size(size: int) -> None:
     """Each part has the tokens of its own text, without those of the marks between."""
-    parts = put_together(in_rounds(reader(), TOKENS, size))
+    parts = merged_parts(read_in_rounds(reader(), TOKENS, size))
     called = parts[2]
     assert isinstance(called, CallPart)
     assert parts == [
@@ -76,40 +76,40 @@ def test_parts_stand_in_order_whatever_the_rounds(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 4, len(TOKENS)])
-def test_the_output_has_them_in_that_order(size: int) -> None:
+def test_output_items_keep_the_order_of_parts(size: int) -> None:
     output = Output(kinds({}))
-    for parts in in_rounds(reader(), TOKENS, size):
+    for parts in read_in_rounds(reader(), TOKENS, size):
         list(output.feed(parts))
     list(output.finish(COMPLETED))
     told = [item.get("arguments") or item["content"][0]["text"] for item in output.value]
     assert told == ["Hm.", "Look:", '{"city": "Rome"}', "\nThere!"]
 
 
-def test_messages_in_channels_stand_in_order() -> None:
+def test_channel_messages_keep_their_order() -> None:
     said = "<|channel|>commentary<|message|>So.<|end|><|start|>assistant"
     thought = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
     tokens = (said, thought, said, "<|channel|>final<|message|>", "Yes", ".")
     for size in (1, len(tokens)):
-        parts = put_together(in_rounds(Reading(CHANNELS).reader(), tokens, size))
+        parts = merged_parts(read_in_rounds(Reading(CHANNELS).reader(), tokens, size))
         expected = [Content("So.", (0,)), Reasoning("Hm."), Content("\nSo.\nYes.", (2, 4, 5))]
         assert parts == expected
 
 
-def test_what_is_held_back_does_not_move_behind_other_parts() -> None:
+def test_held_back_text_keeps_its_place_among_parts() -> None:
     head = "<|channel|>{}<|message|>{}<|end|><|start|>assistant"
     said = [("final", "Hi <"), ("analysis", "Hm."), ("final", "So.")]
     read = ChatReader(CHANNELS.reader(), CallReader(HARMONY), hidden=False)
-    parts = put_together(in_rounds(read, tuple(head.format(*one) for one in said), 1))
+    parts = merged_parts(read_in_rounds(read, tuple(head.format(*one) for one in said), 1))
     assert parts == [Content("Hi <", (0,)), Reasoning("Hm."), Content("\nSo.", (2,))]
 
 
-def test_what_seemed_to_be_a_call_keeps_its_tokens() -> None:
-    (parts,) = [some for some in in_rounds(reader(), ("Ok", " <tool", "s>", "."), 4) if some]
+def test_text_mistaken_for_a_call_keeps_its_tokens() -> None:
+    (parts,) = [some for some in read_in_rounds(reader(), ("Ok", " <tool", "s>", "."), 4) if some]
     assert parts == [Content("Ok <tools>.", (0, 1, 2, 3))]
 
 
 @pytest.mark.parametrize("size", [1, 3, len(TOKENS)])
-def test_hidden_reasoning_is_not_told_by_log_probabilities(size: int) -> None:
+def test_log_probabilities_omit_hidden_reasoning(size: int) -> None:
     form = ChatFormat(Reading(THOUGHT, hidden=True))
     told: list[str] = []
     for at in range(0, len(TOKENS), size):

@@ -36,19 +36,19 @@ def controller(fixed: bool = False) -> Controller:
     return Controller(max_nodes=8, verify_cost=FLAT, fixed=fixed)
 
 
-def crowded(cost: VerifyCost, sessions: int) -> VerifyCost:
+def with_load(cost: VerifyCost, sessions: int) -> VerifyCost:
     """The cost when so many sessions of one row each share its forward passes."""
     for _ in range(20):
         cost.load.observe(1, ServiceTimings(batch_size=sessions, batch_rows=sessions))
     return cost
 
 
-def choice(gains: Gains, draft_ns: float = 0.0, fixed: bool = False) -> DraftChoice:
+def new_choice(gains: Gains, draft_ns: float = 0.0, fixed: bool = False) -> DraftChoice:
     prices = controller(fixed)
     return DraftChoice(prices, gains.of(PROMPT_LOOKUP, 0.0, draft_ns))
 
 
-def drafted(chosen: DraftChoice, rounds: int, accepted: int, draft_ns: int) -> list[int]:
+def play_rounds(chosen: DraftChoice, rounds: int, accepted: int, draft_ns: int) -> list[int]:
     """Plays rounds in which `accepted` nodes are accepted; returns the rounds that drafted."""
     took = []
     for number in range(rounds):
@@ -58,40 +58,40 @@ def drafted(chosen: DraftChoice, rounds: int, accepted: int, draft_ns: int) -> l
     return took
 
 
-def test_drafts_that_pay_are_made_in_every_round() -> None:
-    assert drafted(choice(Gains()), 50, accepted=3, draft_ns=CHEAP_NS) == list(range(50))
+def test_drafts_that_pay_are_made_every_round() -> None:
+    assert play_rounds(new_choice(Gains()), 50, accepted=3, draft_ns=CHEAP_NS) == list(range(50))
 
 
-def test_drafts_that_lose_are_tried_ever_less_often_until_they_pay() -> None:
-    chosen = choice(Gains())
-    tries = drafted(chosen, 800, accepted=0, draft_ns=DEAR_NS)[-8:]
+def test_losing_drafts_are_tried_less_often_until_they_pay() -> None:
+    chosen = new_choice(Gains())
+    tries = play_rounds(chosen, 800, accepted=0, draft_ns=DEAR_NS)[-8:]
     gaps = [later - sooner for sooner, later in pairwise(tries)]
     assert gaps == sorted(gaps) and gaps[-1] == MAX_ROUNDS_WITHOUT + 1
-    took = drafted(chosen, 2000, accepted=4, draft_ns=CHEAP_NS)
+    took = play_rounds(chosen, 2000, accepted=4, draft_ns=CHEAP_NS)
     assert took[-100:] == list(range(1900, 2000))
 
 
-def test_a_fixed_size_is_drafted_whatever_it_brings() -> None:
-    chosen = choice(Gains(), fixed=True)
-    assert drafted(chosen, 50, accepted=0, draft_ns=DEAR_NS) == list(range(50))
+def test_fixed_size_is_drafted_regardless_of_gain() -> None:
+    chosen = new_choice(Gains(), fixed=True)
+    assert play_rounds(chosen, 50, accepted=0, draft_ns=DEAR_NS) == list(range(50))
 
 
-def test_what_one_request_learned_the_next_one_knows() -> None:
+def test_next_request_knows_the_gains_of_earlier_ones() -> None:
     """The next request also knows that the last try was recent."""
     gains = Gains()
-    drafted(choice(gains), 500, accepted=0, draft_ns=DEAR_NS)
-    assert len(drafted(choice(gains), 60, accepted=0, draft_ns=DEAR_NS)) <= 1
+    play_rounds(new_choice(gains), 500, accepted=0, draft_ns=DEAR_NS)
+    assert len(play_rounds(new_choice(gains), 60, accepted=0, draft_ns=DEAR_NS)) <= 1
     others = gains.of(PROMPT_LOOKUP, 1.0, 0.0)  # nothing is known at another temperature
-    assert len(drafted(DraftChoice(controller(), others), 60, accepted=3, draft_ns=0)) == 60
+    assert len(play_rounds(DraftChoice(controller(), others), 60, accepted=3, draft_ns=0)) == 60
 
 
-def test_a_request_begins_with_what_forwards_of_the_draft_model_cost() -> None:
-    assert choice(Gains(), draft_ns=CHEAP_NS).should_draft()
-    assert choice(Gains(), draft_ns=CHEAP_NS).advantage() > 0
-    assert choice(Gains(), draft_ns=DEAR_NS).advantage() < 0
+def test_initial_advantage_follows_from_draft_model_cost() -> None:
+    assert new_choice(Gains(), draft_ns=CHEAP_NS).should_draft()
+    assert new_choice(Gains(), draft_ns=CHEAP_NS).advantage() > 0
+    assert new_choice(Gains(), draft_ns=DEAR_NS).advantage() < 0
 
 
-def test_among_others_smaller_drafts_than_before_are_thought_of() -> None:
+def test_smaller_drafts_are_considered_under_load() -> None:
     """Nodes that many sessions wait for are expensive; recorded drafts are of quieter times."""
     cost = VerifyCost((CostPoint(1, PLAIN_NS), CostPoint(65, 9 * PLAIN_NS)))
     controller = Controller(max_nodes=8, verify_cost=cost)
@@ -139,7 +139,7 @@ def model_choice(draft_ns: float, left: int, gains: Gains | None = None) -> Mode
 PROMPT = [1] * 100
 
 
-def test_the_first_draft_is_waited_for_no_longer_than_it_is_worth() -> None:
+def test_wait_for_the_first_draft_is_limited_by_its_worth() -> None:
     """Prefilling takes ten rounds; twice that would be waited for if it were worth it."""
     model = model_choice(CHEAP_NS, left=400)
     model.open(PROMPT)
@@ -152,14 +152,14 @@ def test_the_first_draft_is_waited_for_no_longer_than_it_is_worth() -> None:
     assert known.max_wait_s == 0, "who only tries goes on without until it has prefilled"
 
 
-def test_a_prompt_that_a_drafter_knows_is_worth_a_session_for_less() -> None:
+def test_drafter_with_the_cached_prompt_needs_less_gain_for_a_session() -> None:
     model = model_choice(CHEAP_NS, 4)
     model.drafter.known = 99  # type: ignore[attr-defined]
     model.open(PROMPT)
     assert model.drafter.is_requested
 
 
-def test_a_session_is_opened_where_the_rounds_to_come_repay_the_prefilling() -> None:
+def test_session_is_opened_when_remaining_rounds_repay_the_prefill() -> None:
     opened = []
     for draft_ns, left in (
         (CHEAP_NS, 400),
@@ -174,7 +174,7 @@ def test_a_session_is_opened_where_the_rounds_to_come_repay_the_prefilling() -> 
     assert opened == [True, False, False, False, True]
 
 
-def test_who_did_not_open_tries_the_model_after_a_while_and_asks_it_once_it_has_prefilled() -> None:
+def test_unopened_session_is_tried_later_and_asked_after_prefill() -> None:
     model = model_choice(DEAR_NS, left=400)
     known: Any = model.drafter
     known.is_due = False
@@ -191,14 +191,14 @@ def test_who_did_not_open_tries_the_model_after_a_while_and_asks_it_once_it_has_
     assert asked[0] == opened[0] + prefills
 
 
-def test_a_session_that_was_opened_for_a_try_is_tried_once() -> None:
+def test_session_opened_for_a_try_is_tried_once() -> None:
     model = model_choice(DEAR_NS, left=400)
     model.drafter.is_due = True  # type: ignore[misc]
     rounds = [number for number in range(2 * MIN_ROUNDS_UNOPENED) if model.should_ask(PROMPT)]
     assert rounds == list(range(rounds[0], rounds[0] + TRY_ROUNDS))
 
 
-def test_who_opened_a_session_for_a_try_tries_it_whenever_others_did() -> None:
+def test_opened_session_is_tried_despite_recent_tries_of_other_requests() -> None:
     """The prompt was prefilled for the try, so it is made even if others tried recently."""
     gains = Gains()
     other = model_choice(DEAR_NS, left=400, gains=gains)
@@ -209,7 +209,7 @@ def test_who_opened_a_session_for_a_try_tries_it_whenever_others_did() -> None:
     assert len(rounds) == TRY_ROUNDS and rounds[0] <= MIN_ROUNDS_UNOPENED
 
 
-def test_where_no_drafter_was_there_to_open_a_session_the_round_still_asks() -> None:
+def test_round_asks_even_if_no_drafter_opened_a_session() -> None:
     """The failed request for a draft has to be counted."""
     model = model_choice(CHEAP_NS, left=400)
     model.drafter.open = lambda committed, max_wait_s=None: None  # type: ignore[method-assign]
@@ -217,7 +217,7 @@ def test_where_no_drafter_was_there_to_open_a_session_the_round_still_asks() -> 
 
 
 @pytest.mark.parametrize("loss", [0.5, 2.5, 6.0])
-def test_a_try_of_the_model_that_costs_more_is_made_less_often(loss: float) -> None:
+def test_more_expensive_tries_are_made_less_often(loss: float) -> None:
     """An initial estimate of 1.2 accepted tokens, in the time of those and the loss."""
     model = model_choice((USUAL_TOKENS + loss) * PLAIN_NS / USUAL_FORWARDS, left=400)
     model.drafter.open(PROMPT)
@@ -229,12 +229,12 @@ def test_a_try_of_the_model_that_costs_more_is_made_less_often(loss: float) -> N
     assert second[0] - first[-1] == pytest.approx(waited, abs=1)
 
 
-def test_what_one_of_many_tries_all_know() -> None:
+def test_sessions_share_what_a_try_showed() -> None:
     """All sessions learn from a try, so each of them tries less often."""
     gaps = []
     for sessions in (1, 4):
         model = model_choice((USUAL_TOKENS + 0.5) * PLAIN_NS / USUAL_FORWARDS, left=400)
-        cost = crowded(VerifyCost(FLAT.curve), sessions)
+        cost = with_load(VerifyCost(FLAT.curve), sessions)
         model._controller = Controller(max_nodes=8, verify_cost=cost)
         model.drafter.open(PROMPT)
         asked = [number for number in range(1000) if model.should_ask(PROMPT)]
@@ -242,7 +242,7 @@ def test_what_one_of_many_tries_all_know() -> None:
     assert gaps[1] > 3 * gaps[0]
 
 
-def test_on_the_targets_processors_a_draft_costs_what_all_bring_in() -> None:
+def test_draft_on_shared_processors_costs_the_gain_of_all_sessions() -> None:
     """Only the draft's own work counts: waiting for others is its request's own time."""
     cost = VerifyCost((CostPoint(1, PLAIN_NS), CostPoint(32, PLAIN_NS)))
     gain = Gains().of(SPECULATIVE, 0.0, 0.0)
@@ -253,16 +253,16 @@ def test_on_the_targets_processors_a_draft_costs_what_all_bring_in() -> None:
         for shares in (False, True)
     )
     assert gain.worth(here) == gain.worth(apart), "alone it makes no difference"
-    crowded(cost, 8)
+    with_load(cost, 8)
     assert here.prices.shared_rate == 8 * here.prices.rate > 0
     assert gain.worth(apart) - gain.worth(here) == pytest.approx(7 * here.prices.rate * 300)
 
 
-def test_among_others_a_session_is_opened_for_more_where_prefilling_keeps_them_waiting() -> None:
+def test_session_must_gain_more_when_its_prefill_delays_other_sessions() -> None:
     opened = []
     for shares, left in ((False, 40), (True, 40), (True, 120), (True, 400)):
         model = model_choice(CHEAP_NS, left)
-        cost = crowded(VerifyCost(FLAT.curve), 3)
+        cost = with_load(VerifyCost(FLAT.curve), 3)
         model._controller = Controller(
             max_nodes=8, verify_cost=cost, drafter_shares_processor=shares
         )
@@ -271,7 +271,7 @@ def test_among_others_a_session_is_opened_for_more_where_prefilling_keeps_them_w
     assert opened == [True, False, False, True]
 
 
-def test_a_try_does_without_the_model_where_free_sources_promise_much() -> None:
+def test_try_skips_the_model_when_free_sources_promise_much() -> None:
     """Eight tokens come free, so the model's time costs more than in its first round."""
     model = model_choice(DEAR_NS, left=400)
     model.drafter.open(PROMPT)
@@ -281,7 +281,7 @@ def test_a_try_does_without_the_model_where_free_sources_promise_much() -> None:
     assert sum(asked) == TRY_ROUNDS - 1 and all(asked[: TRY_ROUNDS - 1])
 
 
-def test_a_round_that_does_not_pay_is_no_try_right_after_one_that_did() -> None:
+def test_no_try_directly_after_a_round_that_paid() -> None:
     """The round before has told all that a try could show."""
     model = model_choice(CHEAP_NS, left=400)
     model.drafter.open(PROMPT)
@@ -291,7 +291,7 @@ def test_a_round_that_does_not_pay_is_no_try_right_after_one_that_did() -> None:
         assert not model.should_ask(PROMPT, Offer(tokens=8.0))
 
 
-def test_a_drafter_that_phrases_outdo_is_asked_now_and_then() -> None:
+def test_drafter_outperformed_by_phrases_is_asked_occasionally() -> None:
     """Otherwise an improvement of the drafter would never be noticed."""
     model = model_choice(CHEAP_NS, left=400)
     model.drafter.open(PROMPT)
@@ -300,7 +300,7 @@ def test_a_drafter_that_phrases_outdo_is_asked_now_and_then() -> None:
     assert 0 < len(asked) < TRY_COST_PER_ROUND * 800
 
 
-def test_a_draft_model_that_looked_dear_is_soon_found_out() -> None:
+def test_overestimated_draft_model_cost_is_soon_corrected() -> None:
     """A draft model's cost may have been measured on a busy machine."""
     model = model_choice(DEAR_NS, left=10_000)
     model.drafter.open(PROMPT)
@@ -312,10 +312,10 @@ def test_a_draft_model_that_looked_dear_is_soon_found_out() -> None:
     assert asked[-1000:] == list(range(500, 1500))
 
 
-def test_what_drafts_take_beside_their_forwards_is_soon_known() -> None:
+def test_draft_overhead_beyond_forwards_is_soon_learned() -> None:
     """Other requests know it too; one slow outlier is ignored."""
     gains = Gains()
-    chosen = choice(gains, draft_ns=CHEAP_NS)
+    chosen = new_choice(gains, draft_ns=CHEAP_NS)
     for took in (100 * DEAR_NS, DEAR_NS, DEAR_NS):
         chosen.observe(0, 4, took)
     later = gains.of(PROMPT_LOOKUP, 0.0, CHEAP_NS)
@@ -323,7 +323,7 @@ def test_what_drafts_take_beside_their_forwards_is_soon_known() -> None:
     assert later.means.tokens > USUAL_TOKENS / 2  # which takes more rounds to learn
 
 
-def test_what_free_sources_offer_counts_by_what_it_is_more_or_less_than_usual() -> None:
+def test_offer_counts_by_its_difference_from_the_usual_offer() -> None:
     """The accepted tokens of rounds with such an offer are known already."""
     offered, alone = (Gains().of(PROMPT_LOOKUP, 0.0, 0.0) for _ in range(2))
     for _ in range(400):
@@ -334,7 +334,7 @@ def test_what_free_sources_offer_counts_by_what_it_is_more_or_less_than_usual() 
     assert offered.worth(prices, Offer(1.0)) == pytest.approx(alone.worth(prices) - SHARE_OF_OFFER)
 
 
-def test_no_fewer_tokens_than_none_are_expected() -> None:
+def test_expected_tokens_are_never_negative() -> None:
     """The expected tokens are never negative, even if phrases promised much in vain."""
     gain = Gains().of(PROMPT_LOOKUP, 0.0, 0.0)
     for _ in range(400):
@@ -342,7 +342,7 @@ def test_no_fewer_tokens_than_none_are_expected() -> None:
     assert gain.worth(controller()) == pytest.approx(0)  # the one token that its time brings anyway
 
 
-def test_a_draft_behind_a_large_offer_is_a_large_one() -> None:
+def test_large_offer_is_priced_as_a_large_draft() -> None:
     """Such a draft used to be priced as a usual one: on repetitive text it looked cheap."""
     cost = VerifyCost((CostPoint(1, PLAIN_NS), CostPoint(33, 2 * PLAIN_NS)))
     prices = Controller(max_nodes=32, verify_cost=cost)
@@ -353,7 +353,7 @@ def test_a_draft_behind_a_large_offer_is_a_large_one() -> None:
     assert usual - large == pytest.approx(SHARE_OF_OFFER * 10 / 32)
 
 
-def test_the_nodes_of_usual_drafts_are_priced() -> None:
+def test_usual_number_of_nodes_is_priced() -> None:
     cost = VerifyCost((CostPoint(1, PLAIN_NS), CostPoint(33, 2 * PLAIN_NS)))
     prices = Controller(max_nodes=32, verify_cost=cost)
     small, large = (Gains().of(PROMPT_LOOKUP, 0.0, 0.0) for _ in range(2))
@@ -363,7 +363,7 @@ def test_the_nodes_of_usual_drafts_are_priced() -> None:
     assert small.worth(prices) - large.worth(prices) == pytest.approx(16 / 32)
 
 
-def test_the_time_of_a_draft_keeps_nobody_else_waiting() -> None:
+def test_draft_time_delays_only_its_own_request() -> None:
     cost = VerifyCost((CostPoint(1, PLAIN_NS), CostPoint(32, PLAIN_NS)))
     controller = Controller(max_nodes=8, verify_cost=cost)
     for _ in range(20):
@@ -373,7 +373,7 @@ def test_the_time_of_a_draft_keeps_nobody_else_waiting() -> None:
     assert free.worth(controller) - dear.worth(controller) == pytest.approx(1)
 
 
-def test_a_first_guess_is_worth_a_few_rounds() -> None:
+def test_prior_weighs_as_much_as_a_few_rounds() -> None:
     gain = Gains().of(PROMPT_LOOKUP, 0.0, 0.0)
     gain.observe(6, 4, 0)
     assert gain.means.tokens == pytest.approx(
@@ -381,7 +381,7 @@ def test_a_first_guess_is_worth_a_few_rounds() -> None:
     )
 
 
-def test_the_next_request_starts_from_what_drafts_brought() -> None:
+def test_next_request_starts_from_the_gains_of_drafts() -> None:
     gains = Gains()
     for _ in range(300):
         gains.of(PROMPT_LOOKUP, 0.0, 0.0).observe(
@@ -392,7 +392,7 @@ def test_the_next_request_starts_from_what_drafts_brought() -> None:
     assert (later.offered_tokens, later.offered_nodes) == pytest.approx((0.5, 3), rel=0.02)
 
 
-def test_a_round_that_was_quicker_than_expected_makes_its_draft_cheaper() -> None:
+def test_faster_round_lowers_the_cost_of_its_draft() -> None:
     gain = Gains().of(PROMPT_LOOKUP, 0.0, 0.0)
     for _ in range(20):
         gain.shared.observe_delay(gain.observe(1, 4, DEAR_NS), -PLAIN_NS)

@@ -27,12 +27,12 @@ from draftloop.client.options import REQUEST, SAMPLING, SPECULATION, parameters
 from draftloop.rpc.convert import parameters_to_pb
 
 
-def test_every_option_reaches_one_field() -> None:
+def test_every_option_maps_to_exactly_one_field() -> None:
     assert {*SAMPLING, *SPECULATION, *REQUEST} == set(Options.__annotations__)
     assert len(SAMPLING) + len(SPECULATION) + len(REQUEST) == len(Options.__annotations__)
 
 
-def test_every_field_is_an_option_or_a_value_of_its_own() -> None:
+def test_every_field_is_reachable_by_an_option_or_listed() -> None:
     """A new field must be reachable by an option, or be listed here."""
     fields = {
         field.name
@@ -46,7 +46,7 @@ def test_every_field_is_an_option_or_a_value_of_its_own() -> None:
     }  # fmt: skip
 
 
-def test_options_by_name() -> None:
+def test_options_set_fields_by_name() -> None:
     said = parameters(
         [1, 2],
         {
@@ -65,7 +65,7 @@ def test_options_by_name() -> None:
     )
 
 
-def test_options_win_over_a_request() -> None:
+def test_options_override_a_request() -> None:
     base = GenerationParameters(
         text="x", max_tokens=5, sampling=SamplingParameters(top_k=3, temperature=1.0)
     )
@@ -91,7 +91,7 @@ def test_options_win_over_a_request() -> None:
         ([2**40], {}, r"prompt\[0\]: must be"),
     ],
 )
-def test_numbers_that_the_wire_cannot_carry(prompt: Any, options: Any, words: str) -> None:
+def test_numbers_out_of_wire_range_are_refused(prompt: Any, options: Any, words: str) -> None:
     with pytest.raises(InvalidInput, match=words):
         parameters(prompt, options)
 
@@ -127,25 +127,25 @@ WRONG_KINDS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("options", "words"), WRONG_KINDS)
-def test_a_value_of_a_wrong_kind_is_named(options: Any, words: str) -> None:
+def test_option_of_a_wrong_type_is_named(options: Any, words: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         parameters("x", options)
     assert str(caught.value) == words
 
 
-def test_every_option_has_a_value_of_a_wrong_kind() -> None:
+def test_every_option_is_tested_with_a_wrong_type() -> None:
     tried = {name for options, _ in WRONG_KINDS for name in options}
     as_seed = {"top_k", "logprobs", "prompt_logprobs", "max_draft_tokens"}
     assert set(Options.__annotations__) == tried | as_seed
 
 
 @pytest.mark.parametrize("prompt", [None, 5, b"ab", bytearray(b"ab")])
-def test_a_prompt_of_a_wrong_kind_is_named(prompt: Any) -> None:
+def test_prompt_of_a_wrong_type_is_refused(prompt: Any) -> None:
     with pytest.raises(InvalidInput, match="^prompt: must be a text or token ids; got"):
         parameters(prompt, {})
 
 
-def test_none_is_what_was_not_said() -> None:
+def test_none_means_unset() -> None:
     """Options of None change nothing, not even the values of a given request."""
     nothing: Any = dict.fromkeys(Options.__annotations__)
     assert parameters("x", nothing) == parameters("x", {})
@@ -153,7 +153,7 @@ def test_none_is_what_was_not_said() -> None:
     assert parameters(base, nothing) == base
 
 
-def test_other_numbers_than_pythons_own_are_numbers() -> None:
+def test_numpy_and_fraction_numbers_are_accepted() -> None:
     options: Any = {
         "temperature": np.float32(0.5), "top_p": Fraction(1, 2), "max_tokens": np.int64(3),
         "stop_token_ids": np.array([4]), "ignore_eos": np.True_, "logit_bias": {np.int32(1): 2},
@@ -162,7 +162,7 @@ def test_other_numbers_than_pythons_own_are_numbers() -> None:
     assert parameters_to_pb(parameters(prompt, options)).tokens.ids == [1, 2]
 
 
-async def test_text_and_tokens_of_a_wrong_kind_are_named() -> None:
+async def test_arguments_of_a_wrong_type_are_named() -> None:
     client: Any = AsyncClient("127.0.0.1:1")
     for call, words in (
         (client.tokenize(None), "text: must be a text; got None"),
@@ -177,12 +177,12 @@ async def test_text_and_tokens_of_a_wrong_kind_are_named() -> None:
         assert str(caught.value) == words
 
 
-def test_misspelt_options_are_named() -> None:
+def test_misspelt_option_is_named() -> None:
     with pytest.raises(TypeError, match="no such option: temprature; there are "):
         parameters("x", {"temprature": 1.0})  # type: ignore[typeddict-unknown-key]
 
 
-def test_a_retry_policy_is_a_value() -> None:
+def test_retry_policy_is_comparable_hashable_and_has_a_repr() -> None:
     policy = Retry(attempts=2, errors=(Overloaded,))
     assert policy == Retry(attempts=2, errors=(Overloaded,)) != DEFAULT_RETRY
     assert hash(policy) == hash(Retry(attempts=2, errors=(Overloaded,)))
@@ -200,12 +200,12 @@ def test_a_retry_policy_is_a_value() -> None:
         {"backoff_multiplier": 0.5},
     ],
 )
-def test_a_policy_that_makes_no_sense_is_refused(mistake: dict[str, Any]) -> None:
+def test_invalid_retry_policy_is_refused(mistake: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match=f"retry.{next(iter(mistake))}"):
         Retry(**mistake)
 
 
-async def test_waits_grow_up_to_their_limit_and_follow_the_server() -> None:
+async def test_backoff_grows_to_its_limit_and_follows_server_hints() -> None:
     """Four failures: 1, 2 and 3 (the limit) seconds with up to one more, then the server's hint."""
     waits: list[float] = []
 
@@ -225,6 +225,6 @@ async def test_waits_grow_up_to_their_limit_and_follow_the_server() -> None:
 
 
 @pytest.mark.parametrize("timeout", [0, -1.0, float("nan")])
-def test_a_timeout_is_above_zero(timeout: float) -> None:
+def test_timeout_must_be_positive(timeout: float) -> None:
     with pytest.raises(InvalidInput, match="timeout: must be above 0"):
         Client(timeout=timeout)

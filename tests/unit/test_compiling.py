@@ -76,7 +76,7 @@ def times(typing, number):
 """
 
 
-def run(folder: Path) -> tuple[int, int]:
+def run_caller(folder: Path) -> tuple[int, int]:
     """The result of the compiled function in another process, and its number of cache hits."""
     said = "import caller; print(caller.result(7), caller.hits())"
     made = subprocess.run(
@@ -88,9 +88,7 @@ def run(folder: Path) -> tuple[int, int]:
 
 @pytest.mark.parametrize("caller", [CALLER, BY_MODULE], ids=["by name", "by module"])
 @pytest.mark.parametrize("way", ["compiled", "compilable"])
-def test_what_is_kept_is_renewed_when_what_it_calls_changes(
-    tmp_path: Path, way: str, caller: str
-) -> None:
+def test_cache_is_invalidated_when_a_callee_changes(tmp_path: Path, way: str, caller: str) -> None:
     """Compiled drafts used to keep an old layout of forwards, whose module they name."""
 
     def write(**what: int) -> None:
@@ -99,14 +97,14 @@ def test_what_is_kept_is_renewed_when_what_it_calls_changes(
 
     (tmp_path / "caller.py").write_text(caller.format(inner="called"), encoding="utf-8")
     write()
-    assert run(tmp_path) == (3414, 0)
-    assert run(tmp_path) == (3414, 1)
+    assert run_caller(tmp_path) == (3414, 0)
+    assert run_caller(tmp_path) == (3414, 1)
     write(times=5)
-    assert run(tmp_path) == (3435, 0)
+    assert run_caller(tmp_path) == (3435, 0)
 
 
 @pytest.mark.parametrize("caller", [CALLER, BY_MODULE], ids=["by name", "by module"])
-def test_what_is_kept_is_renewed_when_a_constant_changes(tmp_path: Path, caller: str) -> None:
+def test_cache_is_invalidated_when_a_constant_changes(tmp_path: Path, caller: str) -> None:
     def write(factor: int, step: int) -> None:
         said = CALLED.format(way="compiled", times=2, factor=factor, step=step)
         (tmp_path / "constants.py").write_text(said, encoding="utf-8")
@@ -117,30 +115,30 @@ def test_what_is_kept_is_renewed_when_a_constant_changes(tmp_path: Path, caller:
     (tmp_path / "own.py").write_text(own, encoding="utf-8")
     (tmp_path / "caller.py").write_text(caller.format(inner="called"), encoding="utf-8")
     write(3, 4)
-    assert run(tmp_path) == (3414, 0)
+    assert run_caller(tmp_path) == (3414, 0)
     write(5, 4)
-    assert run(tmp_path) == (5414, 0)
+    assert run_caller(tmp_path) == (5414, 0)
     write(5, 6)
-    assert run(tmp_path) == (5614, 0)
-    assert run(tmp_path) == (5614, 1)
+    assert run_caller(tmp_path) == (5614, 0)
+    assert run_caller(tmp_path) == (5614, 1)
 
 
-def test_what_is_kept_is_renewed_when_fields_change_places(tmp_path: Path) -> None:
+def test_cache_is_invalidated_when_tuple_fields_are_reordered(tmp_path: Path) -> None:
     """Numba distinguishes tuples only by the types of their fields."""
     (tmp_path / "caller.py").write_text(READER, encoding="utf-8")
     for first, second in (("more", "less"), ("less", "more")):
         said = FIELDS.format(first=first, second=second)
         (tmp_path / "fields.py").write_text(said, encoding="utf-8")
-        assert run(tmp_path) == (6, 0)
-    assert run(tmp_path) == (6, 1)
+        assert run_caller(tmp_path) == (6, 0)
+    assert run_caller(tmp_path) == (6, 1)
 
 
-def test_what_is_kept_is_renewed_when_an_intrinsic_changes(tmp_path: Path) -> None:
+def test_cache_is_invalidated_when_an_intrinsic_changes(tmp_path: Path) -> None:
     caller = CALLER.replace("import FACTOR, STEPS, times", "import times")
     caller = caller.replace(" + 1000 * FACTOR + 100 * STEPS[0]", "")
     (tmp_path / "caller.py").write_text(caller.format(inner="called"), encoding="utf-8")
     for times in (2, 5):
         said = INTRINSIC.format(times=times)
         (tmp_path / "called.py").write_text(said, encoding="utf-8")
-        assert run(tmp_path) == (7 * times, 0)
-    assert run(tmp_path) == (35, 1)
+        assert run_caller(tmp_path) == (7 * times, 0)
+    assert run_caller(tmp_path) == (35, 1)

@@ -43,19 +43,19 @@ def over_the_wire(message: Any) -> Any:
 
 
 @given(trees())
-def test_trees(tree: DraftTree) -> None:
+def test_trees_round_trip(tree: DraftTree) -> None:
     assert convert.tree_from_pb(over_the_wire(convert.tree_to_pb(tree))) == tree
 
 
 @given(st.lists(IDS), st.lists(IDS), IDS, st.lists(IDS), st.booleans())
-def test_verdicts(
+def test_verdicts_round_trip(
     accepted: list[int], emitted: list[int], root: int, predictions: list[int], stopped: bool
 ) -> None:
     verdict = Verdict(tuple(accepted), tuple(emitted), root, tuple(predictions), stopped)
     assert convert.verdict_from_pb(over_the_wire(convert.verdict_to_pb(verdict))) == verdict
 
 
-def test_a_drafter_gets_of_a_verdict_what_it_reads() -> None:
+def test_drafter_receives_only_the_verdict_fields_it_reads() -> None:
     """Eight successors per node are most of a verdict, and drafting does not use them."""
     said = (TokenLogprobs(3, -0.5, ((3, -0.5),)),)
     verdict = Verdict((0,), (3, 4), 3, (4,), False)
@@ -66,7 +66,7 @@ def test_a_drafter_gets_of_a_verdict_what_it_reads() -> None:
     assert back.logprobs == whole.logprobs
 
 
-def test_log_probabilities_without_their_tokens_are_the_senders_mistake() -> None:
+def test_log_probabilities_without_their_tokens_are_refused() -> None:
     uneven = pb.Verdict(logprobs=[pb.TokenLogprobs(top_token_ids=[1, 2], top_logprobs=[-0.5])])
     with pytest.raises(errors.InvalidInput) as caught:
         convert.verdict_from_pb(uneven)
@@ -79,7 +79,7 @@ GRAMMARS = [None, *(Grammar(way, "x") for way in FORMATS)]
 
 @given(SINGLE, IDS, st.dictionaries(IDS, SINGLE, max_size=4), st.sampled_from(GRAMMARS),
        st.integers(0, 2**64 - 1))  # fmt: skip
-def test_sampling(
+def test_sampling_parameters_round_trip(
     temperature: float, top_k: int, bias: dict[int, float], grammar: Grammar | None, seed: int
 ) -> None:
     parameters = SamplingParameters(
@@ -99,7 +99,7 @@ def test_unset_filters_are_off() -> None:
 
 
 @pytest.mark.parametrize("name", NEVER_ZERO)
-def test_a_zero_that_was_said_is_no_unset_filter(name: str) -> None:
+def test_explicit_zero_filter_is_refused(name: str) -> None:
     """An explicit 0 is refused. It used to switch the filter off."""
     said: dict[str, Any] = {name: 0.0}
     message = over_the_wire(pb.SamplingParameters(**said))
@@ -107,7 +107,7 @@ def test_a_zero_that_was_said_is_no_unset_filter(name: str) -> None:
         convert.sampling_from_pb(message).validate(8)
 
 
-def test_bans() -> None:
+def test_bans_round_trip() -> None:
     bans = Bans(allowed=(1, 2, 3), sequences=((4,), (5, 6)), min_tokens=7, ends=(8, 9))
     message = over_the_wire(convert.sampling_to_pb(SamplingParameters(bans=bans)))
     assert convert.sampling_from_pb(message).bans == bans
@@ -121,7 +121,7 @@ def test_bans() -> None:
         ("cascade.matrix", {}, {"cascade": {"matrix": [{"tokens": [0] * 65}]}}),
     ],
 )
-def test_more_parts_than_any_rule_allows_are_not_read(
+def test_too_many_parts_are_refused_before_conversion(
     field: str, sampling: dict[str, Any], speculation: dict[str, Any]
 ) -> None:
     """Sixteen megabytes of empty parts used to block all streams of an orchestrator for seconds."""
@@ -131,7 +131,7 @@ def test_more_parts_than_any_rule_allows_are_not_read(
     assert caught.value.field == field
 
 
-def test_timings() -> None:
+def test_timings_round_trip() -> None:
     timings = ServiceTimings(
         service_ns=9, forward_ns=8, queue_ns=7, forwards=6, batch_size=5, batch_rows=4, waiting=3,
         prompt_rows=2, prompts=11, prompts_ns=1,
@@ -139,7 +139,7 @@ def test_timings() -> None:
     assert convert.timings_from_pb(over_the_wire(convert.timings_to_pb(timings))) == timings
 
 
-def test_an_unknown_source_is_refused() -> None:
+def test_unknown_token_source_is_refused() -> None:
     message = pb.DraftTree(
         token_ids=[1], parents=[-1], estimates=[0.5], sources=["TOKEN_SOURCE_UNSPECIFIED"]
     )
@@ -157,14 +157,14 @@ def test_an_unknown_source_is_refused() -> None:
         (errors.Mismatch("two"), grpc.StatusCode.FAILED_PRECONDITION, ErrorInfo),
     ],
 )
-def test_errors_have_their_status(
+def test_errors_map_to_their_status(
     error: errors.DraftloopError, code: grpc.StatusCode, detail: type[Any]
 ) -> None:
     status, message = to_status(error)
     assert status is code and isinstance(message, detail)
 
 
-def test_a_stale_session_tells_the_true_position() -> None:
+def test_stale_session_error_carries_the_committed_length() -> None:
     status, message = to_status(errors.StaleSession(assumed=3, actual=7))
     assert status is grpc.StatusCode.FAILED_PRECONDITION
     assert isinstance(message, ErrorInfo) and message.metadata["committed_length"] == "7"

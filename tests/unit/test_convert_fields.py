@@ -107,7 +107,7 @@ ACCESS = PhraseAccess(
 )
 
 
-def answered(said: PromptLogprobs) -> VerifyResponse:
+def prompt_logprobs_response(said: PromptLogprobs) -> VerifyResponse:
     return VerifyResponse(prompt_logprobs=convert.prompt_logprobs_to_pb(said))
 
 
@@ -117,7 +117,7 @@ EVERY = [
     (TIMINGS, convert.timings_to_pb, convert.timings_from_pb),
     (LOAD, convert.load_to_pb, convert.load_from_pb),
     (INFO, convert.model_info_to_pb, convert.model_info_from_pb),
-    (PROMPT, answered, convert.prompt_logprobs_from_pb),
+    (PROMPT, prompt_logprobs_response, convert.prompt_logprobs_from_pb),
     (SAMPLING, convert.sampling_to_pb, convert.sampling_from_pb),
     (SPECULATION, convert_speculation.speculation_to_pb, convert_speculation.speculation_from_pb),
     (ACCESS, convert_speculation.access_to_pb, convert_speculation.access_from_pb),
@@ -131,18 +131,18 @@ def over_the_wire(message: Any) -> Any:
     return type(message).FromString(message.SerializeToString())
 
 
-def forgotten(value: Any) -> Iterator[str]:
+def default_fields(value: Any) -> Iterator[str]:
     """Names of the fields, nested ones too, that still have their defaults."""
     if isinstance(value, tuple | list):
         for part in value:
-            yield from forgotten(part)
+            yield from default_fields(part)
     if not dataclasses.is_dataclass(value):
         return
     for field in dataclasses.fields(value):
         given = getattr(value, field.name)
         if given == _default(field, given):
             yield f"{type(value).__name__}.{field.name}"
-        yield from forgotten(given)
+        yield from default_fields(given)
 
 
 def _default(field: dataclasses.Field[Any], given: Any) -> Any:
@@ -153,7 +153,7 @@ def _default(field: dataclasses.Field[Any], given: Any) -> Any:
     return next((zero for zero in (0, "", ()) if given == zero), None)
 
 
-def empty(message: Message) -> Iterator[str]:
+def unset_fields(message: Message) -> Iterator[str]:
     """Names of the message's fields, nested ones too, that are not set."""
     for field in message.DESCRIPTOR.fields:
         value = getattr(message, field.name)
@@ -162,33 +162,33 @@ def empty(message: Message) -> Iterator[str]:
                 yield f"{message.DESCRIPTOR.name}.{field.name}"
             continue
         for part in [value] if isinstance(value, Message) else value:
-            yield from empty(part)
+            yield from unset_fields(part)
 
 
 @pytest.mark.parametrize(("value", "there", "back"), EVERY, ids=lambda v: type(v).__name__)
-def test_every_field_comes_back(value: Any, there: Any, back: Any) -> None:
-    assert set(forgotten(value)) <= UNSAID
+def test_every_field_round_trips(value: Any, there: Any, back: Any) -> None:
+    assert set(default_fields(value)) <= UNSAID
     assert back(over_the_wire(there(value))) == value
 
 
-def test_a_prompt_of_tokens_comes_back() -> None:
+def test_token_prompt_round_trips() -> None:
     said = GenerationParameters(token_ids=(1, 2))
     assert convert.parameters_from_pb(over_the_wire(convert.parameters_to_pb(said))) == said
 
 
 @pytest.mark.parametrize("kind", [OpenDrafterSession, OpenVerifierSession])
-def test_every_field_of_an_opening_arrives(kind: type[Any]) -> None:
+def test_every_field_of_an_opening_is_converted(kind: type[Any]) -> None:
     opening = Opening(
         session_id="id", token_ids=(1, 2), prompt_length=1, sampling=SAMPLING,
         stop_token_ids=frozenset({3}), prefix_group="one", prefix_read_only=True,
     )  # fmt: skip
-    assert list(forgotten(opening)) == []
+    assert list(default_fields(opening)) == []
     said = {field.name: getattr(opening, field.name) for field in dataclasses.fields(opening)}
     message = kind(**{**said, "sampling": convert.sampling_to_pb(SAMPLING)})
     assert Opening(**opening_fields(over_the_wire(message))) == opening
 
 
-def answer(**more: Any) -> pb.GenerateOnceResponse:
+def generation_response(**more: Any) -> pb.GenerateOnceResponse:
     return pb.GenerateOnceResponse(
         text="text",
         token_ids=[1],
@@ -199,11 +199,11 @@ def answer(**more: Any) -> pb.GenerateOnceResponse:
     )
 
 
-def test_every_field_of_an_answer_is_read() -> None:
-    said = answer()
+def test_every_field_of_a_response_is_read() -> None:
+    said = generation_response()
     fields = {field.name: getattr(said, field.name) for field, _ in said.ListFields()}
     piece = convert_generation.piece_from_pb(over_the_wire(pb.GenerateResponse(**fields)))
-    assert list(forgotten(piece)) == []
+    assert list(default_fields(piece)) == []
     model = convert.model_info_to_pb(INFO)
     deployment = convert_generation.deployment_from_pb(
         pb.GenerationInfoResponse(
@@ -212,10 +212,10 @@ def test_every_field_of_an_answer_is_read() -> None:
             phrases=pb.PhraseStoreInfo(**field_values(PHRASES, field_names(PhraseStoreInfo))),
         )
     )  # fmt: skip
-    assert list(forgotten(deployment)) == [] and deployment.phrases == PHRASES
+    assert list(default_fields(deployment)) == [] and deployment.phrases == PHRASES
 
 
-def test_every_figure_of_a_summary_arrives() -> None:
+def test_every_figure_of_a_summary_is_converted() -> None:
     source = TokenSource.PHRASE
     figures = SpeculationFigures(
         rounds=1, draft_tokens=2, accepted_tokens=3, round_tokens=4, draft_forwards=5,
@@ -228,7 +228,7 @@ def test_every_figure_of_a_summary_arrives() -> None:
         time_to_first_token_ns=1, decode_ns=2, draft_ns=3, verify_ns=4, draft_forward_ns=5,
         verify_forward_ns=6, wire_ns=7, overheads_ns=[8],
     )  # fmt: skip
-    assert [*forgotten(figures), *forgotten(timings)] == []
+    assert [*default_fields(figures), *default_fields(timings)] == []
     request = SimpleNamespace(
         request_id="id", prompt=(1, 2), strategy="fused", sampling=SimpleNamespace(seed=3)
     )
@@ -237,10 +237,17 @@ def test_every_figure_of_a_summary_arrives() -> None:
         cached_prompt_tokens=4, output=[5, 6, 7], output_length=3,
     )  # fmt: skip
     message = over_the_wire(servicer._summary(generation))
-    assert list(empty(message)) == []
+    assert list(unset_fields(message)) == []
     summary = convert_generation.summary_from_pb(message)
-    assert list(forgotten(summary)) == []
-    assert list(forgotten(convert_generation.completion_from_pb(answer(summary=message)))) == []
+    assert list(default_fields(summary)) == []
+    assert (
+        list(
+            default_fields(
+                convert_generation.completion_from_pb(generation_response(summary=message))
+            )
+        )
+        == []
+    )
     assert dataclasses.asdict(summary) == {
         "request_id": "id",
         "finish_reason": "length",

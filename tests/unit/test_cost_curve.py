@@ -49,13 +49,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
 
 
 @pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+def unlimited_measurement_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measures everything, even on a busy machine."""
     monkeypatch.setattr(cost_measurement, "TOTAL_NS", 10**12)
 
 
-@pytest.mark.usefixtures("patient")
-def test_the_grid_is_as_wide_as_the_model_allows(model: LanguageModel) -> None:
+@pytest.mark.usefixtures("unlimited_measurement_time")
+def test_measured_grid_covers_the_models_limits(model: LanguageModel) -> None:
     model.measure_costs()
     tokens_alone = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 17, 24, 32, 64, 128)
     everything = [(1, 128, tokens) for tokens in tokens_alone]
@@ -67,22 +67,22 @@ def test_the_grid_is_as_wide_as_the_model_allows(model: LanguageModel) -> None:
     assert model.forward_seconds > 0
 
 
-@pytest.mark.usefixtures("patient")
-def test_short_contexts_and_few_sessions_are_measured_as_far_as_they_go(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("unlimited_measurement_time")
+def test_grid_is_limited_by_context_and_sessions(tmp_path: Path) -> None:
     short = load_model(save_model(tmp_path), context_length=8, max_draft_nodes=4, max_sessions=3)
     short.measure_costs()
     expected = [(1, 4, tokens) for tokens in (1, 2, 3, 4)] + [(2, 4, 1)]
     assert places(short.cost_curve) == expected
 
 
-def test_no_position_is_beyond_those_that_the_model_learned(tmp_path: Path) -> None:
+def test_measurement_stays_within_the_models_positions(tmp_path: Path) -> None:
     learned = GPT2Config(vocab_size=96, n_positions=40, n_embd=32, n_layer=2, n_head=4)
     model = load_model(save_model(tmp_path, learned))
     model.measure_costs()
     assert max(point.context + point.tokens for point in model.cost_curve) == 37
 
 
-def test_a_slow_model_is_measured_at_few_points(
+def test_slow_model_is_measured_at_few_points(
     model: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
@@ -111,13 +111,13 @@ def test_a_slow_model_is_measured_at_few_points(
         ([3.0, 2.0, 1.0], [1, 1, 1], [2.0, 2.0, 2.0]),
     ],
 )
-def test_the_nearest_line_that_never_falls(
+def test_never_falling_is_the_nearest_monotone_fit(
     values: list[float], weights: list[float], expected: list[float]
 ) -> None:
     assert isotonic_regression(values, weights) == expected
 
 
-def test_a_busy_moment_is_over_for_sizes_that_do_not_run_any_more() -> None:
+def test_inflated_cost_decays_for_sizes_that_no_longer_run() -> None:
     """Inflated costs may be the very reason why those sizes do not run."""
     curve = CostCurve(MEASURED)
     for _ in range(100):
@@ -132,7 +132,7 @@ def test_a_busy_moment_is_over_for_sizes_that_do_not_run_any_more() -> None:
     assert milliseconds(curve)[1, 128, 8] == pytest.approx(12, rel=0.05)
 
 
-def test_more_tokens_never_cost_less() -> None:
+def test_cost_never_decreases_with_more_tokens() -> None:
     times = (1, 9, 3, 12)
     curve = CostCurve(tuple(CostPoint(1 << at, time * MS) for at, time in enumerate(times)))
     assert list(milliseconds(curve).values()) == [1, 6, 6, 12]
@@ -148,9 +148,7 @@ def test_more_tokens_never_cost_less() -> None:
     (1, 12, (12 * 31 + 6 * 1) / 32),
     (4, 6, (12 * 1 + 6 * 31) / 32),
 ])  # fmt: skip
-def test_a_point_counts_by_the_forwards_that_have_shown_it(
-    rows: int, taken: int, level: float
-) -> None:
+def test_points_are_weighted_by_their_observations(rows: int, taken: int, level: float) -> None:
     """A larger forward seemed to take less time; what was seen more often is trusted more."""
     curve = CostCurve((CostPoint(1, 12 * MS), CostPoint(4, 6 * MS)))
     for _ in range(30):
@@ -158,7 +156,7 @@ def test_a_point_counts_by_the_forwards_that_have_shown_it(
     assert list(milliseconds(curve).values()) == pytest.approx([level, level], rel=1e-5)
 
 
-def test_corrections_converge_to_what_forwards_take() -> None:
+def test_corrections_converge_to_observed_times() -> None:
     curve = CostCurve(MEASURED)
     for _ in range(150):
         curve.observe(1, 100, 1, 30 * MS)
@@ -167,7 +165,7 @@ def test_corrections_converge_to_what_forwards_take() -> None:
     assert cost_line(curve.points()).nanoseconds(12) == pytest.approx(36 * MS, rel=0.05)
 
 
-def test_a_slower_machine_makes_dearer_what_was_not_seen_too() -> None:
+def test_slowdown_also_raises_unobserved_points() -> None:
     curve = CostCurve(MEASURED)
     for _ in range(150):
         curve.observe(1, 128, 1, 20 * MS)
@@ -181,7 +179,7 @@ def test_a_slower_machine_makes_dearer_what_was_not_seen_too() -> None:
     ("rows", "context", "batch", "corrected"),
     [(1, 1000, 1, (1, 1024, 1)), (32, 200, 4, (4, 128, 8)), (32, 5000, 16, (4, 128, 8))],
 )
-def test_the_nearest_context_and_batch_are_corrected(
+def test_nearest_context_and_batch_are_corrected(
     rows: int, context: int, batch: int, corrected: Place
 ) -> None:
     curve = CostCurve(MEASURED)
@@ -194,14 +192,14 @@ def test_the_nearest_context_and_batch_are_corrected(
     assert max(ratios.values()) == ratios[corrected]
 
 
-def test_what_is_remembered_of_contexts_is_bounded() -> None:
+def test_remembered_contexts_are_bounded() -> None:
     curve = CostCurve(MEASURED)
     for context in range(0, 1_000_000, 500):
         curve.observe(1, context, 1, 10 * MS)
     assert len(curve._spots) <= MAX_STEPS + 1
 
 
-def test_one_late_forward_hardly_counts() -> None:
+def test_single_late_forward_hardly_counts() -> None:
     curve = CostCurve(MEASURED)
     curve.observe(8, 128, 1, 12_000 * MS)
     assert milliseconds(curve)[1, 128, 8] == pytest.approx(12, rel=0.06)
@@ -210,7 +208,7 @@ def test_one_late_forward_hardly_counts() -> None:
     assert milliseconds(curve)[1, 128, 8] == pytest.approx(12, rel=0.01)
 
 
-def test_prefills_correct_nothing_and_nothing_is_corrected_before_measuring() -> None:
+def test_prefills_and_unmeasured_curves_are_not_corrected() -> None:
     curve = CostCurve(MEASURED)
     for rows, batch in ((65, 1), (256, 1), (2048, 8)):
         curve.observe(rows, 0, batch, 900 * MS)
@@ -220,7 +218,7 @@ def test_prefills_correct_nothing_and_nothing_is_corrected_before_measuring() ->
     assert empty.points() == () and empty.forward_seconds == 0.0
 
 
-def test_forwards_of_the_model_correct_its_curve(model: LanguageModel) -> None:
+def test_model_forwards_correct_the_curve(model: LanguageModel) -> None:
     measured = 60_000 * MS  # far slower than this model
     model.costs = CostCurve((CostPoint(1, measured, 128),))
     slot = model.acquire()
@@ -231,7 +229,7 @@ def test_forwards_of_the_model_correct_its_curve(model: LanguageModel) -> None:
     assert model.info().cost_curve[0].forward_ns < measured / 2
 
 
-def test_a_line_goes_on_like_the_fullest_one_where_it_was_not_measured() -> None:
+def test_unmeasured_part_of_a_line_follows_the_most_complete_one() -> None:
     assert cost_line(MEASURED).rows == (1, 8, 16, 32)
     long = cost_line(MEASURED, context=900)
     assert (long.rows, long.points) == ((1, 8, 16, 32), (4, 5, 2, 3))
@@ -240,12 +238,12 @@ def test_a_line_goes_on_like_the_fullest_one_where_it_was_not_measured() -> None
     assert cost_line(()).nanoseconds(5) == 1.0
 
 
-def test_the_nearest_batch_is_that_of_the_nearest_ratio() -> None:
+def test_nearest_batch_is_chosen_by_ratio() -> None:
     curve = (CostPoint(1, MS, 128, 1), CostPoint(1, MS, 128, 8))
     assert [cost_line(curve, 128, batch).batch for batch in (1, 2, 3, 8, 64)] == [1, 1, 8, 8, 8]
 
 
-def test_without_a_context_the_fullest_line_is_taken() -> None:
+def test_most_complete_line_is_used_without_a_context() -> None:
     curve = (CostPoint(1, MS, 128), CostPoint(1, 2 * MS, 1024), CostPoint(8, 3 * MS, 1024))
     assert cost_line(curve).context == 1024 and cost_line(curve, 0).context == 128
 
@@ -258,7 +256,7 @@ def test_without_a_context_the_fullest_line_is_taken() -> None:
         ({"context": 2000}, [20, 24, 32, 160]),
     ],
 )
-def test_a_verification_costs_what_the_nearest_context_says(
+def test_verify_cost_uses_the_nearest_context(
     options: dict[str, Any], expected: list[float]
 ) -> None:
     cost = VerifyCost(MEASURED, **options)

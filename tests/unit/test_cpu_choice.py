@@ -25,7 +25,7 @@ def random_rows(rows: int, vocabulary: int, seed: int = 0) -> tuple[Tensor, list
     return logits, list(noise)
 
 
-def by_torch(logits: Tensor, noise: list[Tensor], temperature: float, count: int) -> Choices:
+def torch_choices(logits: Tensor, noise: list[Tensor], temperature: float, count: int) -> Choices:
     scores = logits
     if temperature != 1:
         scores = (logits - logits.amax(dim=-1, keepdim=True)) / temperature
@@ -34,12 +34,12 @@ def by_torch(logits: Tensor, noise: list[Tensor], temperature: float, count: int
 
 @pytest.mark.parametrize("temperature", [0.05, 0.7, 1.0, 2.0])
 @pytest.mark.parametrize("vocabulary", SIZES)
-def test_scores_are_torchs_to_the_bit(vocabulary: int, temperature: float) -> None:
+def test_scores_match_torch_bit_for_bit(vocabulary: int, temperature: float) -> None:
     """The tokens of a text then do not depend on whether the kernel fits."""
     logits, noise = random_rows(5, vocabulary)
     count = min(6, vocabulary)
     ours = cpu_choice.choose(logits, noise, temperature, count)
-    torchs = by_torch(logits, noise, temperature, count)
+    torchs = torch_choices(logits, noise, temperature, count)
     assert torch.equal(ours.scores, torchs.scores)
     assert ours.token_ids == torchs.token_ids
     assert ours.bests == torchs.bests
@@ -51,7 +51,7 @@ def test_scores_are_torchs_to_the_bit(vocabulary: int, temperature: float) -> No
 
 
 @pytest.mark.parametrize("vocabulary", SIZES)
-def test_logits_are_ranked_as_they_are(vocabulary: int) -> None:
+def test_rows_ending_inside_a_vector_are_ranked(vocabulary: int) -> None:
     """Rows that end inside a vector do not read what lies after them."""
     whole, _ = random_rows(4, vocabulary + 5)
     whole[:, vocabulary:] = 100.0
@@ -62,7 +62,7 @@ def test_logits_are_ranked_as_they_are(vocabulary: int) -> None:
     assert ranked == cpu_choice.choose(rows, (), 1.0, count).token_ids
 
 
-def test_the_first_of_equals_wins() -> None:
+def test_first_token_wins_ties() -> None:
     """Ties are common in bfloat16; the first token wins, as with torch's argmax."""
     logits = torch.tensor([[1.0, 3.0, 3.0, 2.0, 3.0, *[0.0] * 20, 3.0]])
     assert cpu_choice.choose(logits, (), 1.0, 1).token_ids == [[1]]
@@ -70,23 +70,23 @@ def test_the_first_of_equals_wins() -> None:
     assert cpu_choice.best(logits, (), 1.0, 5) == [[1, 2, 4, 25, 3]]
 
 
-def test_rows_may_be_apart() -> None:
+def test_strided_rows_are_supported() -> None:
     """The logits of a batch of sessions are parts of one matrix."""
     logits, noise = random_rows(6, 40)
     apart = logits[::2, :33]
     ours = cpu_choice.choose(apart, [row[:33] for row in noise[:3]], 0.5, 2)
-    whole = by_torch(apart.contiguous(), [row[:33] for row in noise[:3]], 0.5, 2)
+    whole = torch_choices(apart.contiguous(), [row[:33] for row in noise[:3]], 0.5, 2)
     assert ours.token_ids == whole.token_ids
 
 
-def test_rows_are_shared_among_threads() -> None:
+def test_many_rows_are_divided_among_threads() -> None:
     """Many long rows are worth several threads."""
     logits, noise = random_rows(24, 32003)
     ours = cpu_choice.choose(logits, noise, 0.8, 3)
-    assert ours.token_ids == by_torch(logits, noise, 0.8, 3).token_ids
+    assert ours.token_ids == torch_choices(logits, noise, 0.8, 3).token_ids
 
 
-def test_what_is_excluded_has_no_share() -> None:
+def test_excluded_tokens_have_no_probability() -> None:
     """If everything is excluded, nothing has a share."""
     logits = torch.full((2, 19), EXCLUDED)
     logits[0, 7] = 2.0
@@ -95,7 +95,7 @@ def test_what_is_excluded_has_no_share() -> None:
     assert ours.shares() == [[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
 
 
-def test_successors_are_the_greatest_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_successors_are_the_largest_logits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Best first, and no more than there are."""
     logits, _ = random_rows(3, 50)
     ours = likeliest(logits, 8), likeliest(logits[:, :5], 8)
@@ -113,7 +113,7 @@ def test_successors_are_the_greatest_logits(monkeypatch: pytest.MonkeyPatch) -> 
     ],
     ids=["greedy", "warm", "filtered", "penalised"],
 )
-def test_a_sampler_chooses_alike_with_it_and_without(
+def test_sampler_choices_match_with_and_without_the_kernel(
     parameters: SamplingParameters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same choices with the compiled kernel and with torch, for every kind of parameter."""

@@ -45,7 +45,7 @@ def inference() -> Iterator[None]:
         yield
 
 
-def by_definition(x: Tensor, weight: Quantized, bias: Tensor) -> Tensor:
+def expected_output(x: Tensor, weight: Quantized, bias: Tensor) -> Tensor:
     """Each span of a row in integers: 16 bits, of which the largest value takes 15, or up to 127.
 
     Double precision holds a product of two float32; the low bits of the sum matter in ties only.
@@ -74,7 +74,7 @@ def by_definition(x: Tensor, weight: Quantized, bias: Tensor) -> Tensor:
 @every_format
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("outputs", "depth"), [(64, 16), (200, 96), (515, 1104), (9, 2080)])
-def test_it_is_the_scaled_sum_of_integers(
+def test_output_is_the_scaled_integer_sum(
     outputs: int, depth: int, dtype: torch.dtype, form: Format
 ) -> None:
     weight, bias = random_layer(outputs, depth, dtype)
@@ -82,12 +82,12 @@ def test_it_is_the_scaled_sum_of_integers(
     packed = PackedLinear(matrix, bias, dtype)
     for rows in (*range(1, 25), 41, 130):
         x = (torch.randn(rows, depth) * torch.randn(rows, 1).exp()).to(dtype)
-        assert same_bits(packed(x), by_definition(x, matrix, bias)), rows
+        assert same_bits(packed(x), expected_output(x, matrix, bias)), rows
 
 
 @needs_kernel
 @every_format
-def test_the_largest_sums_do_not_overflow(form: Format) -> None:
+def test_largest_sums_do_not_overflow(form: Format) -> None:
     most, least = LARGEST[form.weights]
     groups = 1 if form.weights == 8 else 1024 // GROUP
     values = torch.full((3, 1024), most, dtype=torch.int8)
@@ -96,14 +96,14 @@ def test_the_largest_sums_do_not_overflow(form: Format) -> None:
     x = torch.full((2, 1024), 1 - 2**-20)
     x[1] = -x[1]
     got = PackedLinear(matrix, None, torch.float32)(x)
-    assert same_bits(got, by_definition(x, matrix, torch.zeros(3)))
+    assert same_bits(got, expected_output(x, matrix, torch.zeros(3)))
     torch.testing.assert_close(got[0, 0].item(), most * 1024.0, rtol=1e-4, atol=0)
 
 
 @needs_kernel
 @every_format
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_smallest_values_and_those_that_are_no_numbers(
+def test_tiny_infinite_and_nan_values_affect_only_their_row(
     dtype: torch.dtype, form: Format
 ) -> None:
     """Such values affect only their own row; rows with infinities give NaN."""
@@ -118,14 +118,14 @@ def test_the_smallest_values_and_those_that_are_no_numbers(
     got = packed(x)
     assert got[3:5].isnan().all()
     for row in (0, 1, 2, 5):
-        assert same_bits(got[row : row + 1], by_definition(x[row : row + 1], matrix, bias)), row
+        assert same_bits(got[row : row + 1], expected_output(x[row : row + 1], matrix, bias)), row
     assert same_bits(got[1], bias.float().to(dtype))
 
 
 @needs_kernel
 @every_format
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_every_cpu_gives_the_same_bits(
+def test_all_vector_units_give_the_same_bits(
     dtype: torch.dtype, form: Format, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weight, bias = random_layer(203, 608, dtype)
@@ -138,7 +138,7 @@ def test_every_cpu_gives_the_same_bits(
         assert same_bits(PackedLinear(matrix, bias, dtype)(x), expected)
 
 
-def test_quantizing_rounds_each_output_by_its_own_scale() -> None:
+def test_quantization_uses_a_scale_per_output() -> None:
     weight = torch.randn(30, 64) * torch.logspace(-6, 6, 30)[:, None]
     weight[7] = 0
     matrix = quantized(weight, FORMATS["int8"])
@@ -148,7 +148,7 @@ def test_quantizing_rounds_each_output_by_its_own_scale() -> None:
     assert ((matrix.dense - weight).abs() <= 0.5001 * matrix.scales).all()
 
 
-def test_four_bits_have_a_scale_for_every_group() -> None:
+def test_four_bit_weights_have_a_scale_per_group() -> None:
     """Of three groups the last is shorter. Values beyond the range of a scale are clipped."""
     weight = torch.randn(70, 2 * GROUP + 48) * torch.logspace(-6, 6, 70)[:, None]
     weight[7] = 0
@@ -174,9 +174,7 @@ def test_four_bits_have_a_scale_for_every_group() -> None:
 
 @pytest.mark.parametrize(("end", "most"), [(-8, 7), (7, 7)])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_weights_that_came_in_four_bits_stay_what_they_were(
-    dtype: torch.dtype, end: int, most: int
-) -> None:
+def test_four_bit_weights_are_recovered_exactly(dtype: torch.dtype, end: int, most: int) -> None:
     """If a group's values reach an end of the range, as in checkpoints, its scale is found."""
     values = torch.randint(1 - most, most, (40, 3 * GROUP), dtype=torch.int8)
     values[:, ::GROUP] = end
@@ -189,7 +187,7 @@ def test_weights_that_came_in_four_bits_stay_what_they_were(
 
 @every_format
 @pytest.mark.parametrize("dtype", [torch.float16, *DTYPES])
-def test_torch_multiplies_as_the_matrix_says(dtype: torch.dtype, form: Format) -> None:
+def test_quantized_linear_in_torch_matches_the_matrix(dtype: torch.dtype, form: Format) -> None:
     weight, bias = random_layer(96, 64, torch.float32)
     matrix = quantized(100 * weight, form)
     layer = QuantizedLinear(matrix, bias, dtype)
@@ -203,7 +201,7 @@ def test_torch_multiplies_as_the_matrix_says(dtype: torch.dtype, form: Format) -
         torch.testing.assert_close(packed(x), layer(x), rtol=0.02, atol=near)
 
 
-def test_float16_does_not_overflow_where_the_whole_layer_would_not() -> None:
+def test_float16_partial_sums_do_not_overflow() -> None:
     weight = torch.full((4, 4096), 0.01)
     x = torch.ones(1, 4096).half()
     layer = QuantizedLinear(quantized(weight, FORMATS["int8"]), None, torch.float16)
@@ -212,7 +210,7 @@ def test_float16_does_not_overflow_where_the_whole_layer_would_not() -> None:
 
 @pytest.mark.parametrize("form", [None, *FORMATS.values()], ids=["whole", *FORMATS])
 @pytest.mark.parametrize("has_bias", [False, True])
-def test_stacked_layers_say_what_they_said(form: Format | None, has_bias: bool) -> None:
+def test_stacked_layers_keep_their_outputs(form: Format | None, has_bias: bool) -> None:
     whole = [nn.Linear(160, outputs, bias=has_bias) for outputs in (16, 5)]
     layers: list[Linear] = [*(whole if form is None else _rounded(whole, form))]
     x = torch.randn(3, 160)
@@ -221,7 +219,7 @@ def test_stacked_layers_say_what_they_said(form: Format | None, has_bias: bool) 
 
 
 @every_format
-def test_all_linear_layers_of_a_model_are_quantized_that_can_be(form: Format) -> None:
+def test_all_quantizable_linear_layers_are_quantized(form: Format) -> None:
     model = nn.ModuleDict(
         {"plain": nn.Linear(32, 8), "transposed": Conv1D(8, 48), "odd": nn.Linear(33, 8)}
     ).bfloat16()
@@ -239,7 +237,7 @@ def test_all_linear_layers_of_a_model_are_quantized_that_can_be(form: Format) ->
             torch.testing.assert_close(model[name](x), before[name], rtol=near, atol=near)
 
 
-def test_a_head_has_eight_bits_at_least() -> None:
+def test_lm_head_keeps_eight_bits() -> None:
     model = nn.ModuleDict({"lm_head": nn.Linear(32, 8), "gate": nn.Linear(32, 8)})
     quantize(model, FORMATS["w4a8"])
     assert isinstance(model["lm_head"], QuantizedLinear)
@@ -248,7 +246,7 @@ def test_a_head_has_eight_bits_at_least() -> None:
 
 
 @pytest.mark.parametrize("quantization", FORMATS)
-def test_a_model_says_the_same_through_torch_as_through_the_kernel(
+def test_model_logits_match_between_torch_and_the_kernel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quantization: str
 ) -> None:
     """Other devices run it through torch; both are near the logits of the unquantized model."""

@@ -64,7 +64,7 @@ def packed_layer(outputs: int, depth: int, dtype: torch.dtype, form: Format | No
     return PackedLinear(quantized(weight, form) if form else weight, bias, dtype)
 
 
-def in_own_order(depth: int) -> bool:
+def uses_own_summation_order(depth: int) -> bool:
     """Whether the processor adds products of bfloat16 in its own order."""
     unit = cpu_linear.UNIT
     return unit is not None and (unit.dots or (unit.tiles and depth % 32 == 0))
@@ -74,18 +74,18 @@ def in_own_order(depth: int) -> bool:
 @pytest.mark.parametrize(
     ("outputs", "depth"), [(64, 2), (1, 34), (200, 96), (515, 1110), (9, 2080)]
 )
-def test_bfloat16_is_the_running_sum_rounded_once(outputs: int, depth: int) -> None:
+def test_bfloat16_output_is_the_running_sum_rounded_once(outputs: int, depth: int) -> None:
     weight, bias = random_layer(outputs, depth)
     x = torch.randn(30, depth).bfloat16()
     got, wanted = PackedLinear(weight, bias)(x), running_sum(x, weight, bias)
-    if in_own_order(depth):
+    if uses_own_summation_order(depth):
         torch.testing.assert_close(got, wanted, rtol=2**-7, atol=1e-5)
     else:
         assert same_bits(got, wanted)
 
 
 @needs_kernel
-def test_float32_is_close_to_the_sum_in_double_precision() -> None:
+def test_float32_output_is_close_to_double_precision() -> None:
     weight, bias = random_layer(130, 333, torch.float32)
     x = torch.randn(5, 333)
     exact = x.double() @ weight.double().T + bias
@@ -94,7 +94,7 @@ def test_float32_is_close_to_the_sum_in_double_precision() -> None:
 
 @needs_kernel
 @pytest.mark.parametrize(("dtype", "form"), WAYS)
-def test_a_row_has_the_same_bits_in_every_batch(dtype: torch.dtype, form: Format | None) -> None:
+def test_row_has_the_same_bits_in_every_batch(dtype: torch.dtype, form: Format | None) -> None:
     packed = packed_layer(1100, 256, dtype, form)
     x = torch.randn(70, 256).to(dtype)
     alone = torch.cat([packed(row[None]) for row in x])
@@ -120,7 +120,7 @@ def test_bits_do_not_depend_on_the_number_of_threads(
 @pytest.mark.parametrize(
     ("depth", "form"), [(1110, None), *((2080, form) for form in (None, *FORMATS.values()))]
 )
-def test_more_rows_than_are_taken_at_once(depth: int, form: Format | None) -> None:
+def test_rows_beyond_the_job_size_are_computed(depth: int, form: Format | None) -> None:
     packed = packed_layer(64, depth, torch.bfloat16, form)
     kernel = pytest.importorskip(KERNEL)
     x = torch.randn(2 * kernel.JOB_ROWS + 3, depth).bfloat16()
@@ -131,7 +131,7 @@ def test_more_rows_than_are_taken_at_once(depth: int, form: Format | None) -> No
 @pytest.mark.parametrize(("dtype", "form"), WAYS)
 @pytest.mark.parametrize("rows", [1, 7, 200])
 @pytest.mark.parametrize("has_next", [False, True])
-def test_a_gated_product(
+def test_gated_product_matches_torch(
     rows: int, dtype: torch.dtype, form: Format | None, has_next: bool
 ) -> None:
     """SiLU of the outputs' first half times their second half, in one call.
@@ -167,7 +167,7 @@ def test_narrow_vectors_give_the_same_bits(
 
 
 @needs_kernel
-def test_torch_multiplies_as_before_beside_the_kernel() -> None:
+def test_kernel_does_not_change_torchs_results() -> None:
     """Guards the tile configuration, which torch's kernels use in the same threads."""
     weight, bias = random_layer(512, 256)
     packed = PackedLinear(weight, bias)
@@ -179,13 +179,13 @@ def test_torch_multiplies_as_before_beside_the_kernel() -> None:
 
 
 @needs_kernel
-def test_rounding_to_bfloat16_is_torchs() -> None:
+def test_rounding_to_bfloat16_matches_torch() -> None:
     """Guards ties, overflow to infinity and the NaN that rounding up would turn into zero."""
     large, tie = 3.3895e38, 2.0**-8
     x = torch.tensor(
         [[1, tie], [1 + 2 * tie, tie], [large, large], [-large, -large], [0, -0.0]]
     ).bfloat16()
-    if not in_own_order(2):  # which treats subnormal values as zeros
+    if not uses_own_summation_order(2):  # which treats subnormal values as zeros
         x = torch.cat([x, torch.tensor([[1e-40, 0]]).bfloat16()])
     x = torch.cat([x, torch.tensor([[torch.nan, 1.0], [torch.inf, -torch.inf]]).bfloat16()])
     expected = (x[:, :1].float() + x[:, 1:].float()).bfloat16()
@@ -194,7 +194,7 @@ def test_rounding_to_bfloat16_is_torchs() -> None:
 
 
 @needs_kernel
-def test_leading_dimensions_strides_and_empty_batches() -> None:
+def test_leading_dimensions_strides_and_empty_batches_are_supported() -> None:
     weight, bias = random_layer(96, 64)
     packed = PackedLinear(weight, bias)
     x = torch.randn(3, 64, 5).bfloat16().transpose(1, 2)
@@ -204,7 +204,7 @@ def test_leading_dimensions_strides_and_empty_batches() -> None:
 
 
 @needs_kernel
-def test_input_that_does_not_fit_is_refused() -> None:
+def test_unsupported_input_is_refused() -> None:
     packed = PackedLinear(random_layer(64, 32)[0])
     for x in (torch.zeros(1, 32), torch.zeros(1, 30).bfloat16(), torch.zeros(1, 32, device="meta")):
         with pytest.raises(ValueError, match=r"expected a torch\.bfloat16 CPU tensor \[\.\.\., 32"):
@@ -214,7 +214,7 @@ def test_input_that_does_not_fit_is_refused() -> None:
 
 
 @needs_kernel
-def test_a_copy_outlives_the_original() -> None:
+def test_copied_layer_does_not_use_the_originals_memory() -> None:
     """Guards the addresses: a copied layer must not read the original's memory."""
     weight, bias = random_layer(96, 64)
     packed = PackedLinear(weight, bias)
@@ -243,7 +243,7 @@ class TiedModel(nn.Module):
 
 
 @needs_kernel
-def test_replacing_keeps_the_model_and_frees_what_it_replaced() -> None:
+def test_replace_linears_keeps_outputs_and_frees_old_weights() -> None:
     model = TiedModel().bfloat16().eval()
     tokens = torch.arange(7)
     before = model(tokens)
@@ -255,7 +255,7 @@ def test_replacing_keeps_the_model_and_frees_what_it_replaced() -> None:
     torch.testing.assert_close(model(tokens), before)
 
 
-def test_without_llvmlite_torch_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_linear_layers_stay_with_torch_without_llvmlite(monkeypatch: pytest.MonkeyPatch) -> None:
     """So it is on CPUs without the vector instructions, and on other architectures."""
     import draftloop.runtime
 
@@ -272,7 +272,7 @@ def test_without_llvmlite_torch_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert type(model.head) is nn.Linear
 
 
-def test_packable_says_what_the_kernel_takes() -> None:
+def test_packable_reports_what_the_kernel_supports() -> None:
     here = cpu_linear.UNIT is not None
     assert packable(torch.zeros(3, 4, dtype=torch.bfloat16)) is here
     assert packable(torch.zeros(3, 5)) is here

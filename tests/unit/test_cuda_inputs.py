@@ -40,7 +40,7 @@ def forward(slot: Slot, committed: int, parents: list[int]) -> Forward:
     return Forward(None, slot, tokens, nodes, parents)  # type: ignore[arg-type]
 
 
-def shown(planned: Plan, row: int) -> list[int]:
+def visible_rows(planned: Plan, row: int) -> list[int]:
     """The places in the slot that a row sees, in the order of their positions in its text."""
     seen, known = int(planned.table[SEEN, row]), int(planned.table[PREFIX, row])
     places = list(range(min(seen, known)))
@@ -50,22 +50,22 @@ def shown(planned: Plan, row: int) -> list[int]:
     return places
 
 
-def expected(segment: Segment, row: int) -> list[int]:
+def expected_rows(segment: Segment, row: int) -> list[int]:
     if segment.mask is None:
         return list(range(segment.stored_from + row + 1))
     stored: list[int] = segment.mask[row].nonzero()[0].tolist()
     return stored
 
 
-def require_all(batch: Batch, planned: Plan) -> None:
+def require_rows_match(batch: Batch, planned: Plan) -> None:
     assert planned.table[TOKEN].tolist() == batch.token_ids
     for segment in batch.segments:
         for row in range(segment.stop - segment.start):
             column = planned.table[:, segment.start + row]
             assert column[SLOT] == segment.slot
             assert column[STORED] == segment.stored_from + row
-            places = shown(planned, segment.start + row)
-            assert places == expected(segment, row)
+            places = visible_rows(planned, segment.start + row)
+            assert places == expected_rows(segment, row)
             assert places[-1] == column[STORED]
             assert len(places) == batch.positions[segment.start + row] + 1
 
@@ -82,26 +82,26 @@ trees = st.integers(0, 12).flatmap(
     first=st.lists(trees, min_size=2, max_size=2),
     more=st.lists(st.integers(ROOT, 5), max_size=5),
 )
-def test_a_row_sees_its_own_text_by_position(
+def test_row_sees_its_own_text_by_position(
     prompts: list[int], committed: list[int], first: list[list[int]], more: list[int]
 ) -> None:
     """Prompts, rounds with a draft, and drafts that grow over several forward passes."""
     cache = empty_cache()
     slots = [cache.acquire(WIDTH) for _ in prompts]
     batch = lay_out([forward(slot, count, []) for slot, count in zip(slots, prompts, strict=True)])
-    require_all(batch, plan(batch, WIDTH))
+    require_rows_match(batch, plan(batch, WIDTH))
     wishes = zip(slots, committed, first, strict=True)
     rounds = [forward(*wish) for wish in wishes if wish[1] or wish[2]]
     if rounds:
         batch = lay_out(rounds)
-        require_all(batch, plan(batch, WIDTH))
+        require_rows_match(batch, plan(batch, WIDTH))
     grown = [min(parent, slots[0].pending - 1) for parent in more]
     if grown:
         batch = lay_out([forward(slots[0], 0, grown)])
-        require_all(batch, plan(batch, WIDTH))
+        require_rows_match(batch, plan(batch, WIDTH))
 
 
-def test_rows_go_up_in_steps_and_padding_sees_nothing() -> None:
+def test_rows_are_sent_in_steps_and_padding_sees_nothing() -> None:
     cache = empty_cache()
     slot = cache.acquire(WIDTH)
     lay_out([forward(slot, 5, [])])
@@ -141,7 +141,7 @@ class Event:
         """Returns at once."""
 
 
-def test_tables_go_up_to_other_gpus_than_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_are_sent_to_the_models_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first table is made on the model's GPU; a step selects that GPU before it sends one."""
     first, second = torch.device("cuda:0"), torch.device("cuda:1")
     threads = first

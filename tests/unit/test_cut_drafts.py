@@ -50,14 +50,14 @@ class Drafter:
         return Draft(tree=self.tree, committed_length=len(committed), end=DraftEnd.DEPTH)
 
 
-class Copies:
+class CopyingSource:
     """The same draft as a source from the text."""
 
     def propose(self, committed: Sequence[int], budget: DraftBudget) -> DraftTree:
         return Drafter(COPIED).tree
 
 
-def proposed(prices: Controller, *, phrases: bool = False) -> Draft:
+def propose_draft(prices: Controller, *, phrases: bool = False) -> Draft:
     """The draft of a drafter, or of phrases that promise more than it usually brings."""
     drafter: Any = Drafter()
     gain = Gain(SharedGain(deque([0.0])))
@@ -71,34 +71,34 @@ def proposed(prices: Controller, *, phrases: bool = False) -> Draft:
         tokens_left=lambda held: 100 - held,
     )
     drafting = ModelDrafting(
-        Copies() if phrases else None, None, choice,  # type: ignore[arg-type]
+        CopyingSource() if phrases else None, None, choice,  # type: ignore[arg-type]
         controller=prices, figures=SpeculationFigures(), always_offers=phrases,
     )  # fmt: skip
     return asyncio.run(drafting.propose([1], None, BUDGET))
 
 
 @pytest.mark.parametrize("phrases", [False, True])
-def test_nodes_behind_a_step_of_the_cost_curve_are_not_verified(phrases: bool) -> None:
-    draft = proposed(controller(), phrases=phrases)
+def test_nodes_beyond_a_step_of_the_cost_curve_are_cut(phrases: bool) -> None:
+    draft = propose_draft(controller(), phrases=phrases)
     assert draft.tree.token_ids == (1, 2, 3, 4) and draft.end is DraftEnd.VERIFY_COST
     assert draft.proposed == {COPIED if phrases else MODEL: 8}
 
 
 @pytest.mark.parametrize("said", [{"fixed": True}, {"whole": True}])
-def test_a_size_that_the_request_states_is_kept(said: dict[str, bool]) -> None:
-    draft = proposed(controller(**said))
+def test_draft_size_set_by_the_request_is_kept(said: dict[str, bool]) -> None:
+    draft = propose_draft(controller(**said))
     assert draft.tree == Drafter().tree and draft.end is DraftEnd.DEPTH
 
 
-def test_nodes_without_a_chance_belong_to_a_stated_size() -> None:
+def test_hopeless_nodes_are_kept_when_the_draft_is_taken_whole() -> None:
     """A window of `lookahead` needs all of its nodes."""
     hopeless = DraftTree.chain([1, 2], TokenSource.LOOKAHEAD, [0.0, 0.0])
     assert controller(whole=True).select(hopeless).tree == hopeless
     assert controller().select(hopeless).tree == EMPTY_TREE
 
 
-def test_drafts_from_tokens_alone_are_cut_too() -> None:
+def test_drafts_without_a_model_are_cut_too() -> None:
     choice = DraftChoice(controller(), Gain(SharedGain(deque([0.0]))))
-    drafting = Drafting(Copies(), None, choice)  # type: ignore[arg-type]
+    drafting = Drafting(CopyingSource(), None, choice)  # type: ignore[arg-type]
     draft = asyncio.run(drafting.propose([1], None, BUDGET))
     assert draft.tree.token_ids == (1, 2, 3, 4) and draft.end is DraftEnd.VERIFY_COST

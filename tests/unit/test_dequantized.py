@@ -18,7 +18,7 @@ from tests.support.quantized_checkpoints import KINDS, Kind, save_plain, save_qu
 from tests.support.toy_model import load_model
 
 
-def of_kind(name: str) -> Any:
+def kind_parameter(name: str) -> Any:
     """A parameter, skipped if this version of transformers does not read the kind."""
     kind = KINDS[name]
     needed = READ.get(kind.said["quant_method"], VERSION)
@@ -26,12 +26,12 @@ def of_kind(name: str) -> Any:
     return pytest.param(kind, id=name, marks=skipped)
 
 
-every_kind = pytest.mark.parametrize("kind", [of_kind(name) for name in KINDS])
+every_kind = pytest.mark.parametrize("kind", [kind_parameter(name) for name in KINDS])
 
 
 @every_kind
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_weights_are_what_their_numbers_stand_for(kind: Kind, dtype: str, tmp_path: Path) -> None:
+def test_weights_are_dequantized_exactly(kind: Kind, dtype: str, tmp_path: Path) -> None:
     weights = save_quantized(tmp_path, kind)
     plain = save_plain(tmp_path / "plain", kind, weights)
     found, expected = (
@@ -45,7 +45,7 @@ def test_weights_are_what_their_numbers_stand_for(kind: Kind, dtype: str, tmp_pa
 
 @every_kind
 @pytest.mark.parametrize("quantization", ["", "w8a8", "w4a8"])
-def test_such_a_model_is_served_as_any_other(
+def test_dequantized_model_is_served_like_any_other(
     kind: Kind, quantization: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Checked against transformers at the start, and quantized again if requested."""
@@ -59,7 +59,7 @@ def test_such_a_model_is_served_as_any_other(
 
 
 @every_kind
-def test_scales_that_are_missing_are_not_made_up(kind: Kind, tmp_path: Path) -> None:
+def test_missing_scales_fail_startup(kind: Kind, tmp_path: Path) -> None:
     save_quantized(tmp_path, kind)
     file = tmp_path / "model.safetensors"
     kept = {name: part for name, part in load_file(file).items() if "scale" not in name}
@@ -69,7 +69,7 @@ def test_scales_that_are_missing_are_not_made_up(kind: Kind, tmp_path: Path) -> 
 
 
 @every_kind
-def test_a_damaged_file_is_told_of_in_a_line(kind: Kind, tmp_path: Path) -> None:
+def test_damaged_file_is_reported_in_one_line(kind: Kind, tmp_path: Path) -> None:
     save_quantized(tmp_path, kind)
     file = tmp_path / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
@@ -85,19 +85,23 @@ def test_a_damaged_file_is_told_of_in_a_line(kind: Kind, tmp_path: Path) -> None
         ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "version gemm .* got gemv with 4"),
     ],
 )
-def test_what_cannot_be_read_is_named(said: dict[str, Any], complaint: str, tmp_path: Path) -> None:
+def test_unsupported_quantization_is_named(
+    said: dict[str, Any], complaint: str, tmp_path: Path
+) -> None:
     save_quantized(tmp_path, dataclasses.replace(KINDS["fp8"], said=said))
     with pytest.raises(StartupFailure, match=f"^model: .*{complaint}"):
         load_model(tmp_path)
 
 
-def test_such_a_model_stops_where_its_generation_config_says(tmp_path: Path) -> None:
+def test_stop_tokens_are_read_from_the_generation_config(tmp_path: Path) -> None:
     save_quantized(tmp_path, KINDS["awq"])
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [7, 9]}')
     assert {7, 9} <= set(load_model(tmp_path).stop_token_ids)
 
 
-def test_an_older_transformers_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_required_transformers_version_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(READ, "fp8", (99, 1))
     save_quantized(tmp_path, KINDS["fp8"])
     with pytest.raises(StartupFailure, match=r"by fp8, .*; pip install 'transformers>=99\.1'"):

@@ -28,7 +28,7 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
     return load_model(save_model(tmp_path_factory.mktemp("toy")))
 
 
-def drafted(
+def draft_of(
     model: LanguageModel, name: str, temperature: float, part: float, *, alone: bool
 ) -> DraftTree:
     store = PhraseStore(PhraseSettings(phrases_url="memory://"))
@@ -50,16 +50,18 @@ def drafted(
 
 @pytest.mark.parametrize("alone", [False, True])
 @pytest.mark.parametrize("name", DRAFTER_STRATEGIES)
-def test_a_part_of_the_requests_temperature_is_that_temperature(
+def test_draft_temperature_scales_the_requests_temperature(
     toy: LanguageModel, name: str, alone: bool
 ) -> None:
-    part = drafted(toy, name, 1.0, 0.25, alone=alone)
-    assert part == drafted(toy, name, 0.25, 1.0, alone=alone) and len(part)
-    assert part != drafted(toy, name, 1.0, 1.0, alone=alone)
-    assert drafted(toy, name, 0.0, 0.25, alone=alone) == drafted(toy, name, 0.0, 1.0, alone=alone)
+    part = draft_of(toy, name, 1.0, 0.25, alone=alone)
+    assert part == draft_of(toy, name, 0.25, 1.0, alone=alone) and len(part)
+    assert part != draft_of(toy, name, 1.0, 1.0, alone=alone)
+    assert draft_of(toy, name, 0.0, 0.25, alone=alone) == draft_of(toy, name, 0.0, 1.0, alone=alone)
 
 
-def test_it_is_a_setting_of_the_drafter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_draft_temperature_is_a_drafter_setting(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert DrafterSettings().draft_temperature == DRAFT_TEMPERATURE
     monkeypatch.setenv("DRAFTLOOP_DRAFTER_DRAFT_TEMPERATURE", "1")

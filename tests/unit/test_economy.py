@@ -10,7 +10,7 @@ def budget(**prices: float) -> DraftBudget:
     return DraftBudget(max_nodes=8, max_depth=8, **prices)
 
 
-def test_a_forward_must_bring_in_what_its_time_brings_in_otherwise() -> None:
+def test_forward_pays_when_its_gain_covers_its_time() -> None:
     economy = Economy(first_forward_s=0.01)
     assert economy.pays(1.0, budget())
     assert economy.pays(1.0, budget(tokens_per_second=50.0))
@@ -19,7 +19,7 @@ def test_a_forward_must_bring_in_what_its_time_brings_in_otherwise() -> None:
     assert not economy.pays(1.0, budget(least_path_probability=0.7))
 
 
-def test_time_and_gain_follow_what_forwards_do() -> None:
+def test_time_and_gain_follow_observed_forwards() -> None:
     economy = Economy(first_forward_s=0.01)
     for _ in range(100):
         economy.observe(0.002, 0.9)
@@ -27,7 +27,7 @@ def test_time_and_gain_follow_what_forwards_do() -> None:
     assert not economy.pays(1.0, budget(tokens_per_second=500.0))
 
 
-def test_the_first_forward_of_a_draft_says_nothing_about_the_time_of_a_further_one() -> None:
+def test_first_forward_does_not_affect_the_time_of_later_ones() -> None:
     economy = Economy(first_forward_s=0.002)
     for _ in range(100):
         economy.observe(0.01, 0.9, first=True)
@@ -35,7 +35,7 @@ def test_the_first_forward_of_a_draft_says_nothing_about_the_time_of_a_further_o
     assert not economy.pays(1.0, budget(tokens_per_second=500.0))
 
 
-def test_one_late_forward_does_not_end_further_ones_for_good() -> None:
+def test_late_forward_does_not_stop_later_ones_for_good() -> None:
     """A forward that does not pay is not run, so only time can correct its estimated cost."""
     economy, asked = Economy(first_forward_s=0.001), budget(tokens_per_second=400.0)
     economy.observe(0.4, 0.6)

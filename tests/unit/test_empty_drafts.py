@@ -16,7 +16,9 @@ VOCABULARY = 5
 
 @pytest.mark.parametrize("name", ["speculative", "opt_tree", "fused"])
 @pytest.mark.parametrize(("nodes", "depth"), [(0, 4), (4, 0)])
-def test_an_empty_draft_ends_for_no_reason(name: str, nodes: int, depth: int) -> None:
+def test_empty_draft_reports_no_end_and_no_proposed_nodes(
+    name: str, nodes: int, depth: int
+) -> None:
     """An empty draft after one of 4 nodes used to report 4 proposed nodes, ended by depth."""
     model = ScriptedModel(TableModel(VOCABULARY, seed=0).logits, VOCABULARY)
     session = session_of(model, PROMPT, SamplingParameters(temperature=1.0), strategy=name)

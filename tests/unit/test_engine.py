@@ -36,11 +36,11 @@ def engine() -> Iterator[Engine]:
     running.stop()
 
 
-def names(model: FakeModel) -> list[list[object]]:
+def batch_slots(model: FakeModel) -> list[list[object]]:
     return [[forward.slot for forward in batch] for batch in model.batches]
 
 
-def test_waiting_tasks_share_a_forward(engine: Engine) -> None:
+def test_waiting_tasks_share_a_forward_pass(engine: Engine) -> None:
     model, timings = FakeModel(), ServiceTimings()
     gate = Gate(engine)
     futures = [engine.submit(run_forwards(model, 2, name), timings) for name in "abc"]
@@ -52,13 +52,13 @@ def test_waiting_tasks_share_a_forward(engine: Engine) -> None:
     assert timings.forward_ns > 0 < timings.queue_ns
 
 
-def test_what_prompts_take_of_a_round_is_told(engine: Engine) -> None:
+def test_time_spent_on_other_prompts_is_reported(engine: Engine) -> None:
     """The time that others' prompts take of its forward pass and of the wait before it."""
     model, prompt, beside, behind = FakeModel(), *(ServiceTimings() for _ in range(3))
     gate = Gate(engine)
     tokens, rows = 3 * ROUND_TOKENS, 3 * ROUND_TOKENS + 1
     first = engine.submit(run_forwards(model, 1, "a", tokens=tokens), prompt)
-    second = engine.submit(followed(model, engine, behind), beside)
+    second = engine.submit(task_submitting_another(model, engine, behind), beside)
     gate.open()
     first.result(WAIT_S)
     second.result(WAIT_S).result(WAIT_S)
@@ -72,13 +72,15 @@ def test_what_prompts_take_of_a_round_is_told(engine: Engine) -> None:
     assert all(timings.is_shared for timings in (prompt, beside, behind))
 
 
-def followed(model: FakeModel, engine: Engine, timings: ServiceTimings) -> Task[Future[str]]:
+def task_submitting_another(
+    model: FakeModel, engine: Engine, timings: ServiceTimings
+) -> Task[Future[str]]:
     """A task that submits another one after its forward pass."""
     yield forward_of(model)
     return engine.submit(run_forwards(model, 1), timings)
 
 
-def test_models_take_turns(engine: Engine) -> None:
+def test_models_alternate(engine: Engine) -> None:
     one, other = FakeModel(), FakeModel()
     gate = Gate(engine)
     futures = [engine.submit(run_forwards(model, 3)) for model in (one, other, one)]
@@ -89,7 +91,7 @@ def test_models_take_turns(engine: Engine) -> None:
     assert [len(batch) for batch in other.batches] == [1] * 3
 
 
-def test_a_full_step_starves_nobody(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_step_starves_no_task(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step, "MAX_STEP_TOKENS", 8)
     model = FakeModel()
     gate = Gate(engine)
@@ -97,10 +99,10 @@ def test_a_full_step_starves_nobody(engine: Engine, monkeypatch: pytest.MonkeyPa
     gate.open()
     for future in futures:
         future.result(WAIT_S)
-    assert names(model) == [["a", "b"], ["c", "a"], ["b", "c"]]
+    assert batch_slots(model) == [["a", "b"], ["c", "a"], ["b", "c"]]
 
 
-def test_rounds_go_on_while_prompts_are_run_one_after_the_other(engine: Engine) -> None:
+def test_rounds_continue_while_prompts_run_in_sequence(engine: Engine) -> None:
     """If they took turns, all would have their first tokens only when the last prompt is done."""
     model = FakeModel()
     model.step_size = StepSize(step.LONGEST_S * 1e9 / 64)
@@ -110,11 +112,11 @@ def test_rounds_go_on_while_prompts_are_run_one_after_the_other(engine: Engine) 
     gate.open()
     for future in futures:
         future.result(WAIT_S)
-    assert names(model) == [["a", "round"], ["a", "round"], ["b", "round"], ["b", "round"]]
+    assert batch_slots(model) == [["a", "round"], ["a", "round"], ["b", "round"], ["b", "round"]]
     assert engine.forwards == 4
 
 
-def waiting(name: str, seconds: float, left: int) -> Job:
+def waiting_job(name: str, seconds: float, left: int) -> Job:
     """A prompt with `left` tokens left, which has waited for `seconds`."""
     model, submitted_ns = FakeModel(), time.perf_counter_ns() - round(seconds * 1e9)
     job = Job(run_forwards(model, 1), Future(), ServiceTimings(), submitted_ns)
@@ -128,25 +130,31 @@ def waiting(name: str, seconds: float, left: int) -> Job:
     ([("long", 2.0, 9000), ("short", 1.0, 90)], ["short", "long"]),
     ([("short", 0.1, 90), ("long", 60.0, 9000)], ["long", "short"]),  # it has waited long enough
 ])  # fmt: skip
-def test_whose_prompt_is_next(jobs: list[tuple[str, float, int]], order: list[str]) -> None:
-    turns = list(by_response_ratio([waiting(*job) for job in jobs]))
+def test_prompts_are_ordered_by_wait_per_token(
+    jobs: list[tuple[str, float, int]], order: list[str]
+) -> None:
+    turns = list(by_response_ratio([waiting_job(*job) for job in jobs]))
     named: list[Any] = [job.wish.slot for job in turns if job.wish is not None]
     assert named == order
 
 
-def test_rounds_keep_their_places_between_prompts() -> None:
-    jobs = [waiting("long", 1.0, 900), waiting("round", 1.0, 0), waiting("short", 1.0, 90)]
+def test_rounds_keep_their_place_between_prompts() -> None:
+    jobs = [
+        waiting_job("long", 1.0, 900),
+        waiting_job("round", 1.0, 0),
+        waiting_job("short", 1.0, 90),
+    ]
     jobs[1].wish = forward_of(FakeModel(), 1, "round")
     assert list(by_response_ratio(jobs)) == [jobs[2], jobs[1], jobs[0]]
 
 
-def test_a_wish_beyond_the_step_runs_alone(engine: Engine) -> None:
+def test_wish_larger_than_a_step_runs_alone(engine: Engine) -> None:
     model = FakeModel()
     tokens = step.MAX_STEP_TOKENS + 1
     assert engine.submit(run_forwards(model, 1, "long", tokens)).result(WAIT_S) == "long"
 
 
-def test_a_cancelled_task_runs_no_further_forward(engine: Engine) -> None:
+def test_cancelled_task_runs_no_further_forward(engine: Engine) -> None:
     model, closed = FakeModel(), threading.Event()
 
     def endless() -> Task[None]:
@@ -166,7 +174,7 @@ def test_a_cancelled_task_runs_no_further_forward(engine: Engine) -> None:
     assert engine.submit(run_forwards(model, 1, "next")).result(WAIT_S) == "next"
 
 
-def test_a_failed_forward_fails_its_own_sessions_only(engine: Engine) -> None:
+def test_failed_forward_fails_only_its_own_sessions(engine: Engine) -> None:
     bad, good = FakeModel(), FakeModel()
     bad.failure = RuntimeError("out of memory")
     gate = Gate(engine)
@@ -180,7 +188,7 @@ def test_a_failed_forward_fails_its_own_sessions_only(engine: Engine) -> None:
     assert engine.submit(run_forwards(good, 1, "later")).result(WAIT_S) == "later"
 
 
-def test_a_failing_task_and_a_failing_clean_up_leave_the_engine_alive(engine: Engine) -> None:
+def test_engine_survives_failing_tasks_and_clean_ups(engine: Engine) -> None:
     model = FakeModel()
 
     def broken() -> Task[None]:
@@ -201,7 +209,7 @@ def test_a_failing_task_and_a_failing_clean_up_leave_the_engine_alive(engine: En
     assert engine.call(lambda: "alive").result(WAIT_S) == "alive"
 
 
-def test_call_runs_on_the_engines_thread(engine: Engine) -> None:
+def test_call_runs_on_the_engine_thread(engine: Engine) -> None:
     first = engine.call(threading.get_ident).result(WAIT_S)
     assert first == engine.call(threading.get_ident).result(WAIT_S) != threading.get_ident()
 
@@ -212,7 +220,7 @@ def test_call_runs_on_the_engines_thread(engine: Engine) -> None:
         engine.call(fail).result(WAIT_S)
 
 
-def test_stopping_fails_what_waits_and_what_comes_later() -> None:
+def test_stopping_fails_waiting_and_later_tasks() -> None:
     engine, model = Engine(), FakeModel()
 
     def endless() -> Task[None]:
@@ -226,7 +234,7 @@ def test_stopping_fails_what_waits_and_what_comes_later() -> None:
             future.result(WAIT_S)
 
 
-async def test_a_loop_gets_what_the_task_returns_or_raises(engine: Engine) -> None:
+async def test_awaited_returns_or_raises_the_tasks_outcome(engine: Engine) -> None:
     def failing() -> Task[str]:
         yield from ()
         raise KeyError("inside")
@@ -236,7 +244,7 @@ async def test_a_loop_gets_what_the_task_returns_or_raises(engine: Engine) -> No
         await engine.submit_awaitable(failing())
 
 
-async def test_a_task_that_no_loop_awaits_any_more_is_not_begun(engine: Engine) -> None:
+async def test_task_cancelled_before_its_start_is_not_started(engine: Engine) -> None:
     begun = threading.Event()
 
     def begin() -> Task[None]:
@@ -257,7 +265,7 @@ async def test_a_task_that_no_loop_awaits_any_more_is_not_begun(engine: Engine) 
     assert not begun.is_set()
 
 
-async def test_an_error_that_nobody_waits_for_any_more_is_not_reported(engine: Engine) -> None:
+async def test_error_of_a_cancelled_awaiter_is_not_reported(engine: Engine) -> None:
     def failing() -> Task[None]:
         yield from ()
         raise KeyError("inside")
@@ -275,7 +283,7 @@ async def test_an_error_that_nobody_waits_for_any_more_is_not_reported(engine: E
     assert len(reported) == 1
 
 
-def test_an_engine_stops_beside_a_call_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engine_stops_despite_a_hanging_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise nothing could end its process."""
     monkeypatch.setattr(engine_module, "MAX_STOP_S", 0.05)
     engine, ended, begun = Engine(), threading.Event(), threading.Event()
@@ -292,13 +300,13 @@ def test_an_engine_stops_beside_a_call_that_hangs(monkeypatch: pytest.MonkeyPatc
     hanging.result(WAIT_S)
 
 
-async def test_an_engine_that_stops_says_so_to_a_loop(engine: Engine) -> None:
+async def test_stopped_engine_raises_unavailable_to_an_event_loop(engine: Engine) -> None:
     engine.stop()
     with pytest.raises(Unavailable, match="the engine is stopping"):
         await engine.submit_awaitable(run_forwards(FakeModel(), 0))
 
 
-def test_the_end_of_a_loop_is_no_error_of_the_other_thread() -> None:
+def test_result_for_a_closed_event_loop_raises_no_error() -> None:
     async def make() -> Awaited[str]:
         return Awaited()
 

@@ -20,7 +20,7 @@ from tests.support.toy_model import FakeModel
 WAIT_S = 20.0
 
 
-class Broken:
+class EndRecorder:
     """Records each reported end: the error, and how many failed in a row."""
 
     def __init__(self) -> None:
@@ -31,42 +31,44 @@ class Broken:
 
 
 @pytest.fixture
-def broken() -> Broken:
-    return Broken()
+def end_recorder() -> EndRecorder:
+    return EndRecorder()
 
 
 @pytest.fixture
-def mortal(broken: Broken) -> Iterator[Engine]:
+def ending_engine(end_recorder: EndRecorder) -> Iterator[Engine]:
     """An engine that reports when it should end."""
-    running = Engine(ruin=Ruin(broken))
+    running = Engine(ruin=Ruin(end_recorder))
     yield running
     running.stop()
 
 
-def fails(engine: Engine, model: FakeModel, failure: Exception) -> None:
+def fail_forward(engine: Engine, model: FakeModel, failure: Exception) -> None:
     model.failure = failure
     with pytest.raises(type(failure)):
         engine.submit(run_forwards(model, 1)).result(WAIT_S)
     model.failure = None
 
 
-def test_forwards_that_go_on_to_fail_end_the_engine(mortal: Engine, broken: Broken) -> None:
+def test_consecutive_failed_forwards_end_the_engine(
+    ending_engine: Engine, end_recorder: EndRecorder
+) -> None:
     """Failures of any session count; a success in between shows that sessions were at fault."""
     model = FakeModel()
     for _ in range(MAX_CONSECUTIVE_FAILURES - 1):
-        fails(mortal, model, RuntimeError("no"))
-    mortal.submit(run_forwards(model, 1)).result(WAIT_S)
+        fail_forward(ending_engine, model, RuntimeError("no"))
+    ending_engine.submit(run_forwards(model, 1)).result(WAIT_S)
     for number in range(MAX_CONSECUTIVE_FAILURES):
-        mortal.call(lambda: None).result(WAIT_S)
-        assert not broken.ends, number
-        fails(mortal, model, RuntimeError("never again"))
-    mortal.call(lambda: None).result(WAIT_S)
-    assert broken.ends == [("never again", MAX_CONSECUTIVE_FAILURES)]
+        ending_engine.call(lambda: None).result(WAIT_S)
+        assert not end_recorder.ends, number
+        fail_forward(ending_engine, model, RuntimeError("never again"))
+    ending_engine.call(lambda: None).result(WAIT_S)
+    assert end_recorder.ends == [("never again", MAX_CONSECUTIVE_FAILURES)]
 
 
-def test_requests_that_nobody_could_run_end_no_engine() -> None:
+def test_unservable_requests_do_not_end_the_engine() -> None:
     """A forward of no request distinguishes bad requests from a service that can run nothing."""
-    broken, tried = Broken(), FakeModel()
+    broken, tried = EndRecorder(), FakeModel()
 
     def tries() -> None:
         tried.forward([forward_of(tried)])
@@ -88,7 +90,7 @@ def test_requests_that_nobody_could_run_end_no_engine() -> None:
     assert broken.ends == [("everybody's", 2 * MAX_CONSECUTIVE_FAILURES + 1)]
 
 
-def no_memory_on_cpu() -> Exception:
+def cpu_out_of_memory_error() -> Exception:
     with pytest.raises(RuntimeError) as caught:
         torch.empty(1 << 50)
     return caught.value
@@ -98,64 +100,71 @@ def no_memory_on_cpu() -> Exception:
     "failure",
     [
         InvalidInput("x", "must be y", 1), torch.OutOfMemoryError("full"), MemoryError(),
-        no_memory_on_cpu(),
+        cpu_out_of_memory_error(),
     ],
 )  # fmt: skip
-def test_mistakes_and_lack_of_memory_end_no_engine(
-    mortal: Engine, broken: Broken, failure: Exception
+def test_invalid_input_and_out_of_memory_do_not_end_the_engine(
+    ending_engine: Engine, end_recorder: EndRecorder, failure: Exception
 ) -> None:
     model = FakeModel()
     for _ in range(2 * MAX_CONSECUTIVE_FAILURES):
-        fails(mortal, model, failure)
-    fails(mortal, model, RuntimeError("no"))
-    mortal.call(lambda: None).result(WAIT_S)
-    assert not broken.ends
+        fail_forward(ending_engine, model, failure)
+    fail_forward(ending_engine, model, RuntimeError("no"))
+    ending_engine.call(lambda: None).result(WAIT_S)
+    assert not end_recorder.ends
 
 
-def test_a_ruined_device_ends_it_at_once(mortal: Engine, broken: Broken) -> None:
+def test_device_error_ends_the_engine_at_once(
+    ending_engine: Engine, end_recorder: EndRecorder
+) -> None:
     """A ruined device may be found in a forward pass, or when tokens are chosen."""
-    fails(mortal, FakeModel(), torch.AcceleratorError("an illegal memory access"))
+    fail_forward(ending_engine, FakeModel(), torch.AcceleratorError("an illegal memory access"))
 
     def chooses() -> None:
         raise torch.AcceleratorError("a device-side assert")
 
     with pytest.raises(torch.AcceleratorError):
-        mortal.call(chooses).result(WAIT_S)
-    mortal.call(lambda: None).result(WAIT_S)
-    assert [in_a_row for _, in_a_row in broken.ends] == [1, 2]
+        ending_engine.call(chooses).result(WAIT_S)
+    ending_engine.call(lambda: None).result(WAIT_S)
+    assert [in_a_row for _, in_a_row in end_recorder.ends] == [1, 2]
     full: Any = torch.AcceleratorError("out of memory")
     full.error_code = OUT_OF_MEMORY
-    fails(mortal, FakeModel(), full)
-    mortal.call(lambda: None).result(WAIT_S)
-    assert len(broken.ends) == 2
+    fail_forward(ending_engine, FakeModel(), full)
+    ending_engine.call(lambda: None).result(WAIT_S)
+    assert len(end_recorder.ends) == 2
 
 
-def renewing(model: FakeModel, renewed: Callable[[], Forward]) -> Task[str]:
+def renewing_task(model: FakeModel, renewed: Callable[[], Forward]) -> Task[str]:
     yield dataclasses.replace(forward_of(model), renewed=renewed)
     return "done"
 
 
-def test_a_device_that_fails_at_a_copy_fails_one_session(mortal: Engine, broken: Broken) -> None:
+def test_device_error_while_copying_fails_one_session(
+    ending_engine: Engine, end_recorder: EndRecorder
+) -> None:
     """Shared prefixes are copied on the engine's thread, between two forward passes."""
 
     def failing() -> Forward:
         raise torch.AcceleratorError("an illegal memory access")
 
     model = FakeModel()
-    gate = Gate(mortal)
-    beside, failed = mortal.submit(run_forwards(model, 1)), mortal.submit(renewing(model, failing))
+    gate = Gate(ending_engine)
+    beside, failed = (
+        ending_engine.submit(run_forwards(model, 1)),
+        ending_engine.submit(renewing_task(model, failing)),
+    )
     gate.open()
     with pytest.raises(torch.AcceleratorError, match="an illegal memory access"):
         failed.result(WAIT_S)
     beside.result(WAIT_S)
-    assert [message for message, _ in broken.ends] == ["an illegal memory access"]
+    assert [message for message, _ in end_recorder.ends] == ["an illegal memory access"]
 
 
 class Panic(BaseException):
     """An error like the panics of libraries written in Rust."""
 
 
-def test_a_panic_is_the_failure_of_one_session(mortal: Engine, broken: Broken) -> None:
+def test_panic_fails_only_its_session(ending_engine: Engine, end_recorder: EndRecorder) -> None:
     def panics() -> Task[None]:
         yield forward_of(FakeModel())
         raise Panic("index out of bounds")
@@ -167,18 +176,18 @@ def test_a_panic_is_the_failure_of_one_session(mortal: Engine, broken: Broken) -
             raise Panic("index out of bounds")
 
     with pytest.raises(RuntimeError, match="Panic: index out of bounds"):
-        mortal.submit(panics()).result(WAIT_S)
-    gate = Gate(mortal)
-    fails_beside, model = mortal.submit(panics_again()), FakeModel()
+        ending_engine.submit(panics()).result(WAIT_S)
+    gate = Gate(ending_engine)
+    fails_beside, model = ending_engine.submit(panics_again()), FakeModel()
     fails_beside.cancel()
     gate.open()
-    assert mortal.submit(run_forwards(model, 2, "next")).result(WAIT_S) == "next"
-    assert not broken.ends
+    assert ending_engine.submit(run_forwards(model, 2, "next")).result(WAIT_S) == "next"
+    assert not end_recorder.ends
 
 
-def test_an_engine_that_cannot_go_on_tells_whoever_waits(broken: Broken) -> None:
+def test_failed_engine_raises_unavailable_to_waiting_tasks(end_recorder: EndRecorder) -> None:
     """A failure of the engine itself, with an error that no forward pass may raise."""
-    engine, model = Engine(ruin=Ruin(broken)), FakeModel()
+    engine, model = Engine(ruin=Ruin(end_recorder)), FakeModel()
     model.failure = cast(Exception, Panic("poisoned"))
     gate = Gate(engine)
     other = engine.submit(run_forwards(FakeModel(), 1))
@@ -187,7 +196,7 @@ def test_an_engine_that_cannot_go_on_tells_whoever_waits(broken: Broken) -> None
     with pytest.raises(Unavailable, match="the engine has failed"):
         first.result(WAIT_S)
     other.result(WAIT_S)
-    assert broken.ends == [("poisoned", 0)]
+    assert end_recorder.ends == [("poisoned", 0)]
     with pytest.raises(Unavailable):
         engine.submit(run_forwards(FakeModel(), 1)).result(WAIT_S)
     engine.stop()

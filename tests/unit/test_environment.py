@@ -23,7 +23,7 @@ KINDS: dict[str, type[ServiceSettings]] = {
 SUFFIXES = {".md", ".py", ".yml", ".yaml", ".env", ".sh", ".toml"}
 
 
-def read(role: str) -> ServiceSettings:
+def read_settings(role: str) -> ServiceSettings:
     return KINDS[role].from_command_line([])
 
 
@@ -43,18 +43,18 @@ def read(role: str) -> ServiceSettings:
         ("DRAFTLOOP_ORCHESTRATOR_FOO", ""),
     ],
 )
-def test_a_name_that_nobody_reads_is_refused(
+def test_unknown_variable_is_refused(
     monkeypatch: pytest.MonkeyPatch, name: str, nearest: str
 ) -> None:
     monkeypatch.setenv(name, "8080")
     with pytest.raises(StartupFailure) as caught:
-        read("orchestrator")
+        read_settings("orchestrator")
     hint = f"; the nearest that is known is {nearest}" if nearest else ""
     assert str(caught.value) == f"{name}: unknown setting{hint}"
 
 
 @pytest.mark.parametrize("role", KINDS)
-def test_flags_that_nobody_knows_get_a_line_and_no_usage(
+def test_unknown_flags_are_reported_without_usage(
     role: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refusal(*flags: str) -> str:
@@ -70,11 +70,11 @@ def test_flags_that_nobody_knows_get_a_line_and_no_usage(
     assert capsys.readouterr().err == ""
 
 
-def test_all_such_names_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_unknown_variables_are_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("DRAFTLOOP_VERIFIER_MODLE", "DRAFTLOOP_PHRASES", "DRAFTLOOP_DRAFTER_MODLE"):
         monkeypatch.setenv(name, "x")
     with pytest.raises(StartupFailure) as caught:
-        read("verifier")
+        read_settings("verifier")
     lines = str(caught.value).splitlines()
     assert [line.partition(":")[0] for line in lines] == [
         "DRAFTLOOP_PHRASES", "DRAFTLOOP_VERIFIER_MODLE",
@@ -82,13 +82,13 @@ def test_all_such_names_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("role", KINDS)
-def test_what_others_read_is_left_to_them(monkeypatch: pytest.MonkeyPatch, role: str) -> None:
+def test_variables_of_other_roles_are_ignored(monkeypatch: pytest.MonkeyPatch, role: str) -> None:
     for other in KINDS.keys() - {role}:
         monkeypatch.setenv(f"DRAFTLOOP_{other.upper()}_LISTNE", "x")  # the other role refuses it
     for name in environment.SHARED:
         monkeypatch.setenv(name, "memory://")
     monkeypatch.setenv("DRAFTLOOPS_MODEL", "x")
-    assert read(role)
+    assert read_settings(role)
 
 
 @pytest.mark.parametrize("role", KINDS)
@@ -97,7 +97,7 @@ def test_what_others_read_is_left_to_them(monkeypatch: pytest.MonkeyPatch, role:
     ["DRAFTLOOP", "DRAFTLOOP_VERIFIER", "DRAFTLOOP_DRAFTER_HEADLESS", "DRAFTLOOP_REDIS",
      "DRAFTLOOP_ORCHESTRATOR"],
 )  # fmt: skip
-def test_links_to_services_stop_nobody(
+def test_service_link_variables_are_ignored(
     monkeypatch: pytest.MonkeyPatch, role: str, service: str
 ) -> None:
     """Variables that Kubernetes and Docker set in every container beside such a service."""
@@ -113,11 +113,11 @@ def test_links_to_services_stop_nobody(
         f"{port}_ADDR": "10.0.0.1",
     }.items():
         monkeypatch.setenv(name, value)
-    assert read(role)
+    assert read_settings(role)
 
 
 @pytest.mark.parametrize("kind", [OrchestratorSettings, DrafterSettings])
-def test_one_phrase_log_for_everybody_gives_way_to_ones_own(
+def test_shared_phrases_url_is_overridden_by_the_roles_own(
     monkeypatch: pytest.MonkeyPatch, kind: type[OrchestratorSettings | DrafterSettings]
 ) -> None:
     def used(*flags: str) -> str:
@@ -134,17 +134,17 @@ def test_one_phrase_log_for_everybody_gives_way_to_ones_own(
     assert kind(phrases_url="redis://code").phrases_url == "redis://code"
 
 
-def test_a_bad_url_for_everybody_is_told_without_its_secret(
+def test_invalid_shared_phrases_url_is_reported_without_its_secret(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("DRAFTLOOP_PHRASES_URL", "http://u:secret@h")
     with pytest.raises(StartupFailure, match="phrases_url: must start with one of") as caught:
-        read("drafter")
+        read_settings("drafter")
     assert "secret" not in str(caught.value)
-    assert read("verifier")
+    assert read_settings("verifier")
 
 
-def test_the_list_is_whole() -> None:
+def test_all_documented_variables_are_known() -> None:
     """Every name that the repository mentions can be set without stopping a role."""
     assert environment.PROBE_TLS == health.VARIABLES
     assert set(environment.ROLES) == set(DEFAULT_PORTS)

@@ -26,7 +26,7 @@ OTHER = dataclasses.replace(
 )  # fmt: skip
 
 
-def test_every_figure_is_added() -> None:
+def test_every_figure_is_summed() -> None:
     """Proposed nodes and expected acceptances of several choices used to be left out."""
     before, total = copy.deepcopy(ONE), ONE + OTHER
     assert total == SpeculationFigures(
@@ -42,7 +42,7 @@ def test_every_figure_is_added() -> None:
     assert SpeculationFigures() + ONE == ONE
 
 
-def test_what_was_accepted_behind_the_end_of_the_text_is_not_counted() -> None:
+def test_tokens_accepted_after_the_end_of_the_text_are_not_counted() -> None:
     """A stop text may end the output in the middle of an accepted path."""
     figures = SpeculationFigures()
     tree = DraftTree((5, 6, 7), (-1, 0, 1), (0.5,) * 3, (PHRASE, MODEL, MODEL))
@@ -65,7 +65,7 @@ def generation(figures: SpeculationFigures, most: int | None = None) -> Any:
     )
 
 
-def test_http_says_what_each_source_proposed_and_promised() -> None:
+def test_http_metrics_report_proposed_and_expected_tokens_by_source() -> None:
     figures = SpeculationFigures()
     tree = DraftTree((5, 6), (-1, 0), (0.5, 0.5), (PHRASE, PHRASE))
     draft = Draft(tree=tree, committed_length=1, proposed={PHRASE: 3, MODEL: 4})
@@ -83,7 +83,7 @@ def test_http_says_what_each_source_proposed_and_promised() -> None:
     }  # fmt: skip
 
 
-def test_the_histogram_has_an_entry_for_every_length_of_a_draft() -> None:
+def test_acceptance_histogram_has_an_entry_per_draft_length() -> None:
     """As in vLLM: aiperf recognises the histogram by its `num_spec_tokens` + 1 entries."""
     figures = SpeculationFigures()
     tree = DraftTree((5, 6), (-1, 0), (0.5, 0.5), (PHRASE, PHRASE))

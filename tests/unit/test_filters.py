@@ -64,13 +64,13 @@ def test_top_p_keeps_the_nucleus(
 
 
 @pytest.mark.parametrize("top_p", [0.9999999, 1 - 2**-24])
-def test_almost_everything_may_stay(top_p: float) -> None:
+def test_top_p_near_one_keeps_nearly_all_tokens(top_p: float) -> None:
     logits = torch.randn(1, 4096, generator=torch.Generator().manual_seed(1))
     kept = filtered(logits, SamplingParameters(temperature=1.0, top_p=top_p)).isfinite()
     assert kept.sum() > 4000
 
 
-def test_what_was_given_stays_as_it_was() -> None:
+def test_filters_do_not_modify_the_given_logits() -> None:
     logits = torch.randn(2, 50)
     before = logits.clone()
     filtered(logits, SamplingParameters(temperature=1.0, top_p=0.5, top_k=9, min_p=0.1))
@@ -80,7 +80,7 @@ def test_what_was_given_stays_as_it_was() -> None:
 @pytest.mark.parametrize(
     "cut", [{"top_k": 9}, {"top_p": 0.5}, {"min_p": 0.5}, {"top_k": 9, "top_p": 0.5}], ids=str
 )
-def test_rows_of_what_is_no_number_stay_whole(cut: dict[str, Any]) -> None:
+def test_rows_with_nan_or_infinity_are_not_filtered(cut: dict[str, Any]) -> None:
     """Weights of NaN would index outside arrays, and the check for such rows must find them."""
     logits = torch.randn(4, 1000, generator=torch.Generator().manual_seed(1))
     logits[1] = torch.nan
@@ -96,7 +96,7 @@ def test_rows_of_what_is_no_number_stay_whole(cut: dict[str, Any]) -> None:
     [{"top_k": 9}, {"top_p": 0.9}, {"min_p": 0.05}, {"top_k": 30, "top_p": 0.6, "min_p": 0.02}],
     ids=str,
 )
-def test_by_torch_alone_the_same(cut: dict[str, Any]) -> None:
+def test_torch_filters_match_the_compiled_ones(cut: dict[str, Any]) -> None:
     """A GPU filters so; rows with NaN or infinity included, and every row by itself."""
     logits = torch.randn(9, 1000, generator=torch.Generator().manual_seed(3)) * 3
     logits[1] = torch.nan
@@ -110,7 +110,7 @@ def test_by_torch_alone_the_same(cut: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("cut", [{"top_k": 3}, {"top_p": 0.5}, {"min_p": 0.1}])
-def test_nothing_is_cut_off_where_nothing_is_left(cut: dict[str, Any]) -> None:
+def test_fully_excluded_rows_are_not_filtered(cut: dict[str, Any]) -> None:
     """The weights of such a row are NaN, and used to be counted outside an array."""
     logits = torch.full((2, 96), EXCLUDED)
     logits[1, 7] = 1.0

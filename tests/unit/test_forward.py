@@ -29,7 +29,7 @@ PROMPT = [5, 17, 3, 88, 41, 2, 60, 9, 33, 71, 14, 14, 7]
 MOST_NODES = 64
 
 
-class Pair:
+class ModelPair:
     """Our model, and the same weights in transformers with eager attention."""
 
     def __init__(self, folder: Path, **options: Any) -> None:
@@ -51,24 +51,24 @@ class Pair:
 
 
 @pytest.fixture(scope="module", params=list(FAMILIES))
-def any_pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    return Pair(save_model(tmp_path_factory.mktemp("model"), FAMILIES[request.param]))
+def any_pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ModelPair:
+    return ModelPair(save_model(tmp_path_factory.mktemp("model"), FAMILIES[request.param]))
 
 
 @pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    return Pair(save_model(tmp_path_factory.mktemp("model")))
+def llama(tmp_path_factory: pytest.TempPathFactory) -> ModelPair:
+    return ModelPair(save_model(tmp_path_factory.mktemp("model")))
 
 
 @pytest.fixture(scope="module")
-def roomy(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+def large_draft_pair(tmp_path_factory: pytest.TempPathFactory) -> ModelPair:
     """A model with room for the largest draft; its logits depend on all tokens of a long text."""
     folder = save_model(tmp_path_factory.mktemp("model"))
-    return Pair(folder, max_draft_nodes=MOST_NODES)
+    return ModelPair(folder, max_draft_nodes=MOST_NODES)
 
 
 @pytest.fixture
-def slot(any_pair: Pair) -> Iterator[Slot]:
+def slot(any_pair: ModelPair) -> Iterator[Slot]:
     held = any_pair.model.acquire()
     yield held
     any_pair.model.cache.release(held)
@@ -98,8 +98,8 @@ def random_tree(seed: int, count: int) -> tuple[list[int], list[int]]:
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("split", [12, 5])
-def test_every_node_says_what_its_path_says_as_text(
-    any_pair: Pair, slot: Slot, seed: int, split: int
+def test_node_logits_match_the_path_as_plain_text(
+    any_pair: ModelPair, slot: Slot, seed: int, split: int
 ) -> None:
     """Trees grown in one and in two forward passes, the first with the prompt's last tokens."""
     tokens, parents = random_tree(seed, 12)
@@ -126,35 +126,35 @@ def parents_of_trees(draw: st.DrawFn) -> list[int]:
 @given(parents=parents_of_trees(), split=st.integers(1, MOST_NODES), alone=st.booleans())
 @example(parents=list(range(ROOT, MOST_NODES - 1)), split=MOST_NODES, alone=True)
 @example(parents=list(range(ROOT, MOST_NODES - 1)), split=20, alone=False)
-def test_trees_of_any_shape_and_depth(
-    roomy: Pair, parents: list[int], split: int, alone: bool
+def test_logits_of_trees_of_any_shape_match_plain_text(
+    large_draft_pair: ModelPair, parents: list[int], split: int, alone: bool
 ) -> None:
     """A row that saw more or less than its path would have other logits.
 
     Alone, compiled code selects what each row sees; beside another session a mask does.
     """
     tokens = [1 + 7 * node % 95 for node in range(len(parents))]
-    held, other = roomy.model.acquire(), roomy.model.acquire()
+    held, other = large_draft_pair.model.acquire(), large_draft_pair.model.acquire()
     rows = []
     for first, stop in ((0, split), (split, len(tokens))):
         if tokens[first:stop]:
             nodes = tokens[first:stop], parents[first:stop]
-            forwards = [Forward(roomy.model, held, [] if first else PROMPT, *nodes)]
+            forwards = [Forward(large_draft_pair.model, held, [] if first else PROMPT, *nodes)]
             forwards[0].logits_from = 0 if first else len(PROMPT) - 1
-            beside = [] if alone else [Forward(roomy.model, other, [3, 4])]
-            rows.append(roomy.model.forward([*forwards, *beside])[0])
+            beside = [] if alone else [Forward(large_draft_pair.model, other, [3, 4])]
+            rows.append(large_draft_pair.model.forward([*forwards, *beside])[0])
     said = torch.cat(rows)[1:]
     for leaf in set(range(len(tokens))) - set(parents):
         path = path_nodes(parents, leaf)
         text = [*PROMPT, *(tokens[node] for node in path)]
         torch.testing.assert_close(
-            said[path], roomy.says(text)[len(PROMPT) :], rtol=1e-4, atol=1e-4
+            said[path], large_draft_pair.says(text)[len(PROMPT) :], rtol=1e-4, atol=1e-4
         )
     for slot in (held, other):
-        roomy.model.cache.release(slot)
+        large_draft_pair.model.cache.release(slot)
 
 
-def test_rows_moved_by_advance_serve_what_follows(any_pair: Pair, slot: Slot) -> None:
+def test_rows_moved_by_advance_are_used_by_later_forwards(any_pair: ModelPair, slot: Slot) -> None:
     tokens, parents = [20, 21, 22, 23, 24, 25], [ROOT, ROOT, 1, 1, 3, 4]
     any_pair.run(slot, PROMPT, node_token_ids=tokens, node_parents=parents)
     text = [*PROMPT, 21, 23, 24, 50]
@@ -165,14 +165,14 @@ def test_rows_moved_by_advance_serve_what_follows(any_pair: Pair, slot: Slot) ->
         any_pair.check(row, [*text, *branch])
 
 
-def test_what_was_truncated_is_written_anew(any_pair: Pair, slot: Slot) -> None:
+def test_truncated_rows_are_overwritten(any_pair: ModelPair, slot: Slot) -> None:
     any_pair.run(slot, [*PROMPT, 1, 2, 3], node_token_ids=[4], node_parents=[ROOT])
     slot.truncate(6)
     text = [*PROMPT[:6], 77, 78]
     any_pair.check(any_pair.run(slot, [77, 78])[-1], text)
 
 
-def test_a_deep_chain_in_single_steps(any_pair: Pair, slot: Slot) -> None:
+def test_deep_chain_grown_one_node_per_forward(any_pair: ModelPair, slot: Slot) -> None:
     """Deeper than the sliding window: nodes leave it by position, not by row."""
     text = list(PROMPT)
     any_pair.run(slot, PROMPT)
@@ -194,14 +194,14 @@ def run_task(model: LanguageModel, task: Task[None]) -> int:
     return steps
 
 
-def test_prefill_in_chunks_leaves_the_last_tokens(any_pair: Pair, slot: Slot) -> None:
+def test_prefill_in_chunks_leaves_the_last_tokens(any_pair: ModelPair, slot: Slot) -> None:
     text = [*PROMPT, *range(10, 20)]
     assert run_task(any_pair.model, prefill(any_pair.model, slot, text, chunk_tokens=9)) == 2
     assert slot.length == 18
     any_pair.check(any_pair.run(slot, text[18:])[-1], text)
 
 
-def test_a_whole_prefill_leaves_the_last_token_alone(any_pair: Pair, slot: Slot) -> None:
+def test_whole_prefill_leaves_only_the_last_token(any_pair: ModelPair, slot: Slot) -> None:
     text = [*PROMPT, *range(10, 20)]
     whole = prefill(any_pair.model, slot, text, chunk_tokens=9, whole=True)
     assert run_task(any_pair.model, whole) == -(-(len(text) - 1) // 9)
@@ -209,8 +209,8 @@ def test_a_whole_prefill_leaves_the_last_token_alone(any_pair: Pair, slot: Slot)
     any_pair.check(any_pair.run(slot, text[-1:])[-1], text)
 
 
-def test_prefill_takes_no_more_than_one_forward_should(
-    any_pair: Pair, slot: Slot, monkeypatch: pytest.MonkeyPatch
+def test_prefill_chunks_respect_the_step_size(
+    any_pair: ModelPair, slot: Slot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = [7 + at % 80 for at in range(100)]
     size = StepSize(LONGEST_S * 1e9 / 40)
@@ -222,7 +222,7 @@ def test_prefill_takes_no_more_than_one_forward_should(
     any_pair.check(any_pair.run(slot, text[80:])[-1], text)
 
 
-def test_sessions_in_one_forward_do_not_see_each_other(llama: Pair) -> None:
+def test_sessions_in_one_forward_are_isolated(llama: ModelPair) -> None:
     slots = [llama.model.acquire() for _ in range(3)]
     texts = [PROMPT, PROMPT[4:], [*PROMPT, 44]]
     llama.run(slots[2], PROMPT)
@@ -241,8 +241,8 @@ def test_sessions_in_one_forward_do_not_see_each_other(llama: Pair) -> None:
         llama.model.cache.release(held)
 
 
-def test_a_failed_forward_leaves_the_committed_rows(
-    llama: Pair, monkeypatch: pytest.MonkeyPatch
+def test_failed_forward_keeps_the_committed_rows(
+    llama: ModelPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slot = llama.model.acquire()
     llama.run(slot, PROMPT[:-1])
@@ -259,12 +259,12 @@ def test_a_failed_forward_leaves_the_committed_rows(
     llama.model.cache.release(slot)
 
 
-def test_torchs_attention_beside_a_mask_goes_in_parts(
+def test_torch_attention_with_a_mask_runs_in_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Attention on a GPU writes its scores out, so it runs in parts."""
     no_kernel = llama_config(head_dim=6)  # as on a GPU
-    pair = Pair(save_model(tmp_path, no_kernel))
+    pair = ModelPair(save_model(tmp_path, no_kernel))
     rows: list[int] = []
     attention = functional.scaled_dot_product_attention
 
@@ -283,11 +283,11 @@ def test_torchs_attention_beside_a_mask_goes_in_parts(
 
 
 @pytest.mark.parametrize("kind", ["gemma2 by torch", "gpt_oss by torch"])
-def test_scores_that_are_written_out_are_bounded(
+def test_size_of_attention_score_matrices_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """Attention takes as many rows at a time as fit, with the same logits."""
-    pair = Pair(save_model(tmp_path, FAMILIES[kind]))
+    pair = ModelPair(save_model(tmp_path, FAMILIES[kind]))
     monkeypatch.setattr(tree_attention, "MAX_SCORES", 4 * len(PROMPT) * 3)
     held = pair.model.acquire()
     sizes: list[int] = []

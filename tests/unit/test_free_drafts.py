@@ -28,17 +28,17 @@ from orchestrator.outcome import RoundOutcome
 from orchestrator.selection import Offer
 
 
-class Uncut:
+class UncutChoice:
     def cut(self, draft: Draft) -> Draft:
         return draft
 
 
-class Always(Uncut):
+class AlwaysDrafts(UncutChoice):
     def should_draft(self) -> bool:
         return True
 
 
-class Fixed:
+class FixedSource:
     def __init__(self, tree: DraftTree) -> None:
         self._tree = tree
 
@@ -49,7 +49,7 @@ class Fixed:
         raise AssertionError("nothing was judged")
 
 
-class Never(Uncut):
+class NeverAsks(UncutChoice):
     """A choice that never asks the drafter, and keeps what the drafter would have to exceed."""
 
     def should_ask(self, committed: Sequence[int], offer: Offer) -> bool:
@@ -69,22 +69,22 @@ CHAIN = DraftTree((5, 6), (ROOT, 0), (0.5, 0.5), (TokenSource.PROMPT_LOOKUP,) * 
         (CHAIN, 4, 4, DraftEnd.TEXT),
     ],
 )
-def test_a_free_draft_says_why_it_ended(
+def test_free_draft_reports_why_it_ended(
     tree: DraftTree, most_nodes: int, most_depth: int, end: DraftEnd
 ) -> None:
-    drafting = Drafting(Fixed(tree), None, Always())  # type: ignore[arg-type]
+    drafting = Drafting(FixedSource(tree), None, AlwaysDrafts())  # type: ignore[arg-type]
     budget = DraftBudget(max_nodes=most_nodes, max_depth=most_depth)
     assert asyncio.run(drafting.propose([1], None, budget)).end is end
 
 
-def test_a_drafter_must_bring_in_more_than_phrases_do() -> None:
+def test_drafter_is_asked_only_if_it_exceeds_the_phrases() -> None:
     """More than the phrases of this round, at the price of their nodes."""
-    choice, figures = Never(), SpeculationFigures()
+    choice, figures = NeverAsks(), SpeculationFigures()
     cost = VerifyCost((CostPoint(1, 1000), CostPoint(16, 1500)))
     controller = Controller(max_nodes=8, verify_cost=cost)
     unsure = dataclasses.replace(CHAIN, estimates=(0.3, 0.5))
     drafting = ModelDrafting(
-        Fixed(unsure), None, choice,  # type: ignore[arg-type]
+        FixedSource(unsure), None, choice,  # type: ignore[arg-type]
         controller=controller, figures=figures, always_offers=True,
     )  # fmt: skip
     budget = DraftBudget(max_nodes=8, max_depth=8)
@@ -93,7 +93,7 @@ def test_a_drafter_must_bring_in_more_than_phrases_do() -> None:
     assert choice.offer.tokens == pytest.approx(0.45) and choice.offer.nodes == 2
 
 
-def test_a_drafter_hears_the_verdicts_on_its_own_drafts_and_no_others() -> None:
+def test_drafter_receives_only_verdicts_on_its_own_drafts() -> None:
     heard: list[Verdict | None] = []
 
     class Drafter:
@@ -103,7 +103,7 @@ def test_a_drafter_hears_the_verdicts_on_its_own_drafts_and_no_others() -> None:
             heard.append(verdict)
             return Draft(tree=CHAIN, committed_length=len(committed))
 
-    class Now(Uncut):
+    class Now(UncutChoice):
         drafter = Drafter()
         rounds = iter((True, True, False, True))
 
@@ -122,12 +122,12 @@ def test_a_drafter_hears_the_verdicts_on_its_own_drafts_and_no_others() -> None:
     assert heard == [None, said[1], said[2]]  # not said[3], which is on another draft
 
 
-def test_a_round_without_a_draft_says_nothing_about_the_last_one() -> None:
-    class Reads(Fixed):
+def test_round_without_a_draft_does_not_count_the_previous_draft() -> None:
+    class Reads(FixedSource):
         def observe(self, *said: object) -> None:
             pass
 
-    class Once(Uncut):
+    class Once(UncutChoice):
         drafted = iter((True, False))
         seen: list[int] = []
 
@@ -146,7 +146,7 @@ def test_a_round_without_a_draft_says_nothing_about_the_last_one() -> None:
     assert choice.seen == [2]
 
 
-def test_successors_of_the_last_token_are_recycled_as_its_own() -> None:
+def test_successors_are_recycled_under_the_last_token() -> None:
     class Phrases:
         def learn(self, *said: object) -> None:
             pass
@@ -160,12 +160,12 @@ def test_successors_of_the_last_token_are_recycled_as_its_own() -> None:
     assert phrases.last == 9
 
 
-def test_a_drafter_that_is_gone_leaves_what_tokens_alone_say() -> None:
+def test_free_draft_is_used_when_the_drafter_is_unavailable() -> None:
     class Gone:
         async def propose(self, *said: object) -> Draft:
             raise Unavailable("gone")
 
-    class Now(Uncut):
+    class Now(UncutChoice):
         drafter = Gone()
 
         def should_ask(self, committed: Sequence[int], offer: Offer) -> bool:
@@ -173,7 +173,7 @@ def test_a_drafter_that_is_gone_leaves_what_tokens_alone_say() -> None:
 
     cost, figures = VerifyCost((CostPoint(1, 1000), CostPoint(16, 1500))), SpeculationFigures()
     drafting = ModelDrafting(
-        Fixed(CHAIN), None, Now(),  # type: ignore[arg-type]
+        FixedSource(CHAIN), None, Now(),  # type: ignore[arg-type]
         controller=Controller(max_nodes=8, verify_cost=cost),
         figures=figures, always_offers=False,
     )  # fmt: skip
@@ -182,10 +182,10 @@ def test_a_drafter_that_is_gone_leaves_what_tokens_alone_say() -> None:
     assert figures.fallback_rounds == 1
 
 
-def test_with_a_fixed_size_phrases_that_promise_more_than_the_drafter_are_taken() -> None:
+def test_fixed_size_uses_phrases_that_promise_more_than_the_drafter() -> None:
     """No prices: on a busy machine, correct phrases used to look too expensive."""
 
-    class Brings(Uncut):
+    class Brings(UncutChoice):
         def __init__(self, tokens: float) -> None:
             self._tokens = tokens
             self.drafter = self
@@ -203,7 +203,7 @@ def test_with_a_fixed_size_phrases_that_promise_more_than_the_drafter_are_taken(
     cost = VerifyCost((CostPoint(1, 1000), CostPoint(16, 900_000)))
     for brought, taken in ((0.5, CHAIN), (1.0, modelled)):
         drafting = ModelDrafting(
-            Fixed(CHAIN), None, Brings(brought),  # type: ignore[arg-type]
+            FixedSource(CHAIN), None, Brings(brought),  # type: ignore[arg-type]
             controller=Controller(max_nodes=8, verify_cost=cost, fixed=True),
             figures=SpeculationFigures(), always_offers=True,
         )  # fmt: skip

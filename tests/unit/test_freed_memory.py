@@ -40,14 +40,14 @@ print(before - resident())
     not (sys.platform == "linux" and hasattr(ctypes.CDLL(None), "malloc_trim")),
     reason="this C library returns freed memory in its own time",
 )
-def test_freed_memory_goes_back_to_the_system() -> None:
+def test_freed_memory_is_returned_to_the_system() -> None:
     ran = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=60
     )
     assert int(ran.stdout) > 100 << 20
 
 
-class Card:
+class FakeGpu:
     """A GPU with freed memory that torch's allocator keeps."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, free: int, kept: int) -> None:
@@ -59,13 +59,13 @@ class Card:
         self.free, self._kept = self.free + self._kept, 0
 
 
-def test_what_torch_keeps_of_freed_memory_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_cached_by_torch_counts_as_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """Quantizing to eight bits frees half of the weights' memory, which sessions may use."""
-    Card(monkeypatch, free=20, kept=30)
+    FakeGpu(monkeypatch, free=20, kept=30)
     assert memory_left.free_bytes(GPU) == 50
 
 
-def test_freed_memory_goes_back_to_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    card = Card(monkeypatch, free=20, kept=30)
+def test_cached_gpu_memory_is_released_to_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    card = FakeGpu(monkeypatch, free=20, kept=30)
     freed_memory.release_freed_memory()
     assert card.free == 50

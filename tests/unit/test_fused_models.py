@@ -21,7 +21,7 @@ VOCABULARY = 5
 PHRASE = TokenSource.PHRASE
 
 
-def drafting(*seeds: int) -> Fused:
+def new_strategy(*seeds: int) -> Fused:
     """A greedy strategy over models with these seeds, larger ones first."""
     session = None
     sampling = SamplingParameters(temperature=0.0, seed=7)
@@ -32,7 +32,7 @@ def drafting(*seeds: int) -> Fused:
     return Fused(session)
 
 
-def draft(strategy: Fused, way: Way, offer: DraftTree = EMPTY_TREE, **limits: int) -> DraftTree:
+def propose(strategy: Fused, way: Way, offer: DraftTree = EMPTY_TREE, **limits: int) -> DraftTree:
     for session in strategy.session.levels():
         session.experience.ways.next = lambda usual: way  # type: ignore[method-assign]
     strategy.offer(offer)
@@ -52,62 +52,62 @@ def levels_of(strategy: Fused | None) -> list[Fused]:
     return [] if strategy is None else [strategy, *levels_of(strategy._smaller)]
 
 
-def likeliest(level: Fused) -> int:
+def likeliest_token(level: Fused) -> int:
     """The model's likeliest token after the committed ones."""
     session = level.session
     return int(session.model.logits(session.committed).argmax())  # type: ignore[attr-defined]
 
 
-def told(strategy: Fused, tokens: list[int]) -> None:
+def commit_and_observe(strategy: Fused, tokens: list[int]) -> None:
     session = strategy.session
     session.commit(tokens, len(session.committed) + len(tokens))
     strategy.observe(tokens, Verdict((), tuple(tokens[-1:]), tokens[-1]))
 
 
-def test_one_review_stands_for_the_larger_models_own_forwards() -> None:
-    alone, both = drafting(3), drafting(3, 3)
-    trees = draft(alone, Way.LARGER, max_nodes=6), draft(both, Way.BOTH, max_nodes=6)
+def test_review_replaces_forwards_of_the_larger_model() -> None:
+    alone, both = new_strategy(3), new_strategy(3, 3)
+    trees = propose(alone, Way.LARGER, max_nodes=6), propose(both, Way.BOTH, max_nodes=6)
     assert 2 < max(trees[0].depths()) <= max(trees[1].depths())
     larger, smaller = forwards_of(both)
     assert larger < smaller == forwards_of(alone)[0]
 
 
-def test_one_of_them_alone_leaves_the_other_in_peace() -> None:
+def test_drafting_with_one_model_does_not_run_the_other() -> None:
     for way, forwards in ((Way.LARGER, (True, False)), (Way.SMALLER, (False, True))):
-        strategy = drafting(3, 4)
-        assert draft(strategy, way) and strategy.proposed_nodes
+        strategy = new_strategy(3, 4)
+        assert propose(strategy, way) and strategy.proposed_nodes
         assert [count > 0 for count in forwards_of(strategy)] == list(forwards)
 
 
 @pytest.mark.parametrize(("times", "models"), [(3, [True, False]), (10, [True, True])])
-def test_a_smaller_model_drafts_first_where_the_larger_one_is_much_dearer(
+def test_smaller_model_drafts_when_the_larger_is_much_slower(
     times: int, models: list[bool]
 ) -> None:
-    strategy = drafting(3, 4)
+    strategy = new_strategy(3, 4)
     strategy.session.model.forward_seconds = times * ScriptedModel.forward_seconds  # type: ignore[misc]
     again = Fused(strategy.session)
     finish(again.propose(DraftBudget(max_nodes=24, max_depth=6)), strategy.session)
     assert [count > 0 for count in forwards_of(again)] == models
 
 
-def test_who_drafted_is_counted() -> None:
+def test_drafts_are_counted_by_models() -> None:
     def counted(way: Way) -> float:
         labels = {"models": way.name.lower()}
         return REGISTRY.get_sample_value("draftloop_fused_drafts_total", labels) or 0.0
 
     before = {way: counted(way) for way in Way}
-    draft(drafting(3, 4), Way.SMALLER)
-    draft(drafting(3), Way.LARGER)  # the only model there is
+    propose(new_strategy(3, 4), Way.SMALLER)
+    propose(new_strategy(3), Way.LARGER)  # the only model there is
     after = {way: counted(way) - before[way] for way in Way}
     assert after == {Way.BOTH: 0, Way.LARGER: 0, Way.SMALLER: 1}
 
 
-def test_what_other_sources_offer_reaches_whoever_drafts() -> None:
+def test_offer_is_merged_whichever_model_drafts() -> None:
     offer = DraftTree.chain([3, 3], PHRASE, [0.9, 0.9])
     for way in Way:
-        strategy = drafting(3, 4)
-        assert PHRASE in draft(strategy, way, offer).sources
-        assert PHRASE not in draft(strategy, way).sources  # it is not kept for a later round
+        strategy = new_strategy(3, 4)
+        assert PHRASE in propose(strategy, way, offer).sources
+        assert PHRASE not in propose(strategy, way).sources  # it is not kept for a later round
 
 
 @settings(max_examples=100, deadline=None)
@@ -122,22 +122,22 @@ def test_what_other_sources_offer_reaches_whoever_drafts() -> None:
         min_size=1, max_size=8,
     ),
 )  # fmt: skip
-def test_whoever_drafted_before_each_model_says_what_it_says_after_the_text(
+def test_each_model_predicts_from_the_text_after_rounds_of_the_other(
     seeds: list[int], rounds: list[tuple[Way, list[int], bool]]
 ) -> None:
     """After rounds without a model, that model's slot and tree lag behind the text."""
-    strategy = drafting(*seeds)
+    strategy = new_strategy(*seeds)
     for way, tokens, ahead in rounds:
-        tree = draft(strategy, way)
+        tree = propose(strategy, way)
         levels = levels_of(strategy)
         drafted = {Way.BOTH: levels, Way.LARGER: levels[:1], Way.SMALLER: levels[-1:]}[way]
         for level in drafted:
             said = level.candidates._tree.model_tokens[ROOT]
-            assert said[0] == likeliest(level)
+            assert said[0] == likeliest_token(level)
         if ahead:
             finish(strategy.draft_ahead(lambda: True), strategy.session)
         taken = [tree.token_ids[0], *tokens] if ahead else tokens
-        told(strategy, taken)
+        commit_and_observe(strategy, taken)
         for each in strategy.session.levels():
             assert each.slot.length <= len(each.committed) == len(strategy.session.committed)
 
@@ -147,52 +147,52 @@ def has_learned(reviews: OfferRegression) -> bool:
     return not np.array_equal(reviews.weights, OfferRegression().weights)
 
 
-def test_those_learn_that_drafted() -> None:
+def test_only_models_that_drafted_learn() -> None:
     for way, learns in ((Way.BOTH, (True, True)), (Way.LARGER, (True, False)),
                         (Way.SMALLER, (False, True))):  # fmt: skip
-        strategy = drafting(3, 4)
-        tree = draft(strategy, way)
-        told(strategy, [tree.token_ids[0]])
+        strategy = new_strategy(3, 4)
+        tree = propose(strategy, way)
+        commit_and_observe(strategy, [tree.token_ids[0]])
         known = [each.experience for each in strategy.session.levels()]
         learned = [any(one.calibration.trials) or has_learned(one.reviews) for one in known]
         assert learned == list(learns)
 
 
 @pytest.mark.parametrize(("way", "idle"), [(Way.LARGER, 1), (Way.SMALLER, 0)])
-def test_who_had_no_part_in_a_draft_learns_nothing_of_it(way: Way, idle: int) -> None:
+def test_idle_model_learns_nothing_from_a_draft(way: Way, idle: int) -> None:
     """The idle model's own last draft was judged before, and belongs to an older text."""
-    strategy = drafting(3, 4)
-    told(strategy, [draft(strategy, Way.BOTH).token_ids[0]])
+    strategy = new_strategy(3, 4)
+    commit_and_observe(strategy, [propose(strategy, Way.BOTH).token_ids[0]])
     experience = [*strategy.session.levels()][idle].experience
     known = experience.calibration, experience.ways.further
     before, weights = [list(one.trials) for one in known], experience.reviews.weights.tolist()
     assert any(map(any, before)) or has_learned(experience.reviews)
-    told(strategy, [draft(strategy, way).token_ids[0]])
+    commit_and_observe(strategy, [propose(strategy, way).token_ids[0]])
     assert [list(one.trials) for one in known] == before
     assert experience.reviews.weights.tolist() == weights
 
 
-def test_ways_are_judged_by_what_a_draft_adds_to_the_offer_and_what_it_costs() -> None:
-    strategy, seen = drafting(3, 4), []
+def test_ways_are_judged_by_gain_over_the_offer_and_by_cost() -> None:
+    strategy, seen = new_strategy(3, 4), []
     strategy.session.experience.ways.observe = lambda way, worth: seen.append((way, worth))  # type: ignore[method-assign]
     certain = DraftTree.chain([3, 3], PHRASE, [1.0, 1.0])
-    draft(strategy, Way.SMALLER, certain, max_nodes=2, max_depth=2)
+    propose(strategy, Way.SMALLER, certain, max_nodes=2, max_depth=2)
     ((way, worth),) = seen
     assert way is Way.SMALLER and worth <= 0  # two tokens were there before
 
 
-def test_a_draft_brings_in_what_its_nodes_are_worth_beyond_their_price() -> None:
+def test_gain_of_a_draft_is_the_value_of_its_nodes_above_their_price() -> None:
     tree = DraftTree((1, 2, 3), (ROOT, 0, ROOT), (0.5, 0.5, 0.4), (PHRASE,) * 3)
     priced = DraftBudget(max_nodes=8, max_depth=8, least_path_probability=0.3)
     assert _gain(tree, priced) == pytest.approx(0.2 + 0.1)
     assert _gain(EMPTY_TREE, priced) == 0
 
 
-def test_of_what_a_smaller_model_drafted_the_larger_ones_word_counts() -> None:
+def test_larger_models_review_decides_the_estimates() -> None:
     """The larger model is as confident as of its own drafts: nothing is known of either yet."""
-    alone, both = drafting(3), drafting(3, 4)
-    own = draft(alone, Way.LARGER, max_depth=1)
-    reviewed = draft(both, Way.BOTH, max_depth=1)
+    alone, both = new_strategy(3), new_strategy(3, 4)
+    own = propose(alone, Way.LARGER, max_depth=1)
+    reviewed = propose(both, Way.BOTH, max_depth=1)
     assert dict(zip(reviewed.token_ids, reviewed.estimates, strict=True)) == pytest.approx(
         dict(zip(own.token_ids, own.estimates, strict=True))
     )

@@ -41,7 +41,7 @@ MODEL = TokenSource.DRAFT_MODEL
 LINE = VerifyCost((CostPoint(1, 1_000_000), CostPoint(33, 2_000_000)))
 
 
-class Ticking(Clock):
+class TickingClock(Clock):
     """A clock that advances by the time of planning at every reading."""
 
     def perf_counter_ns(self) -> int:
@@ -49,11 +49,11 @@ class Ticking(Clock):
         return super().perf_counter_ns()
 
 
-CLOCK, PLAN_NS = Ticking(), 50_000
+CLOCK, PLAN_NS = TickingClock(), 50_000
 
 
 @pytest.fixture(autouse=True)
-def given_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def _test_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the test's clock counts."""
     monkeypatch.setattr(orchestrator.drafting, "time", CLOCK)
 
@@ -102,7 +102,7 @@ class ScriptedDrafter:
     async def close(self) -> None: ...
 
 
-def made(
+def new_drafting(
     drafter: ScriptedDrafter | None,
     text: Sequence[int],
     *,
@@ -137,7 +137,7 @@ def outcome(committed: Sequence[int], new: int, draft: Draft, verdict: Verdict) 
     return RoundOutcome(committed=committed, new=new, draft=draft.tree, verdict=verdict)
 
 
-def rounds(
+def play_rounds(
     drafting: FusedDrafting, controller: Controller, committed: Sequence[int], count: int,
     accepted: int = 0,
 ) -> list[Draft]:  # fmt: skip
@@ -161,27 +161,27 @@ def rounds(
 COPIED = list(range(2, 14)) * 2 + [2, 3, 4]
 
 
-def test_text_that_repeats_needs_no_draft_model() -> None:
-    drafting, controller = made(ScriptedDrafter(), COPIED, draft_ns=2e6)
-    draft = rounds(drafting, controller, COPIED, 1)[0]
+def test_repetitive_text_is_drafted_without_the_model() -> None:
+    drafting, controller = new_drafting(ScriptedDrafter(), COPIED, draft_ns=2e6)
+    draft = play_rounds(drafting, controller, COPIED, 1)[0]
     assert not draft.timings.forwards or len(draft.tree)
-    alone, priced = made(None, COPIED, draft_ns=0.0)
-    draft = rounds(alone, priced, COPIED, 1)[0]
+    alone, priced = new_drafting(None, COPIED, draft_ns=0.0)
+    draft = play_rounds(alone, priced, COPIED, 1)[0]
     assert draft.tree.token_ids[:3] == (5, 6, 7)
     assert set(draft.tree.sources) == {TokenSource.PROMPT_LOOKUP}
 
 
-def test_a_draft_model_that_pays_is_asked_and_is_offered_what_is_known() -> None:
+def test_draft_model_that_pays_is_asked_with_an_offer() -> None:
     drafter = ScriptedDrafter(length=8)
-    drafting, controller = made(drafter, [1, 2, 3, 1, 2], draft_ns=1000.0)
-    drafts = rounds(drafting, controller, [1, 2, 3, 1, 2], 5, accepted=8)
+    drafting, controller = new_drafting(drafter, [1, 2, 3, 1, 2], draft_ns=1000.0)
+    drafts = play_rounds(drafting, controller, [1, 2, 3, 1, 2], 5, accepted=8)
     asked = [draft for draft in drafts if draft.timings.forwards]
     assert len(asked) >= 4  # later, phrases know what comes
     assert any(len(offer) for offer in drafter.offers)
     assert asked[0].proposed[MODEL] == 9 and asked[0].end is DraftEnd.DEPTH
 
 
-def test_the_more_phrases_promise_the_less_the_draft_model_adds() -> None:
+def test_draft_model_adds_less_the_more_phrases_promise() -> None:
     """However cheap it is; and it never adds to the phrases' own promise as a whole."""
     controller = Controller(max_nodes=16, verify_cost=LINE)
     gain = Gains().of(FUSED, 0.0, 1.0)
@@ -189,16 +189,16 @@ def test_the_more_phrases_promise_the_less_the_draft_model_adds() -> None:
     assert added == sorted(added, reverse=True) and added[-1] < -2
 
 
-def test_phrases_lengthen_what_the_draft_model_began() -> None:
+def test_phrases_extend_the_draft_of_the_model() -> None:
     text = [7, 7, 7, 7, 8, 9, 10, 11] * 4 + [1]
-    drafting, controller = made(ScriptedDrafter(estimate=0.99), text, draft_ns=1000.0)
-    draft = rounds(drafting, controller, text, 1)[0]
+    drafting, controller = new_drafting(ScriptedDrafter(estimate=0.99), text, draft_ns=1000.0)
+    draft = play_rounds(drafting, controller, text, 1)[0]
     assert draft.tree.token_ids[:6] == (7, 7, 7, 7, 8, 9)
     assert draft.tree.sources[:6] == (MODEL,) * 4 + (TokenSource.PROMPT_LOOKUP,) * 2
     assert draft.proposed[TokenSource.PROMPT_LOOKUP] >= 2
 
 
-def test_it_is_the_draft_models_likeliest_end_that_phrases_lengthen() -> None:
+def test_phrases_extend_the_models_likeliest_end() -> None:
     tree = DraftTree(
         (1, 2, 3, 4, 5), (ROOT, ROOT, 0, 1, ROOT), (0.5, 0.4, 0.5, 0.9, 0.1),
         (MODEL, MODEL, MODEL, MODEL, TokenSource.PHRASE),
@@ -208,39 +208,41 @@ def test_it_is_the_draft_models_likeliest_end_that_phrases_lengthen() -> None:
     assert _likeliest_leaf(EMPTY_TREE, []) is None
 
 
-def test_phrases_lengthen_a_draft_no_deeper_than_may_be() -> None:
+def test_phrases_extend_a_draft_only_to_the_maximum_depth() -> None:
     text = [7, 7, 7, 7, 8, 9, 10, 11] * 4 + [1]
-    drafting, _ = made(ScriptedDrafter(estimate=0.99), text, draft_ns=1000.0, fixed=True)
+    drafting, _ = new_drafting(ScriptedDrafter(estimate=0.99), text, draft_ns=1000.0, fixed=True)
     budget = DraftBudget(max_nodes=16, max_depth=5)
     draft = asyncio.run(drafting.propose(text, None, budget))
     assert draft.tree.token_ids[:5] == (7, 7, 7, 7, 8) and max(draft.tree.depths()) == 5
 
 
-def test_phrases_do_not_lengthen_a_draft_that_ends_the_text() -> None:
+def test_phrases_do_not_extend_a_draft_that_ends_the_text() -> None:
     """Such phrases used to be verified in vain, and counted as proposed and expected."""
     text = [8, 7, 9, 10, 11] * 4 + [1]
     drafter = ScriptedDrafter(length=1, estimate=0.99)
-    drafting, controller = made(drafter, text, draft_ns=1000.0, fixed=True, stop_token_ids={7})
-    draft = rounds(drafting, controller, text, 1)[0]
+    drafting, controller = new_drafting(
+        drafter, text, draft_ns=1000.0, fixed=True, stop_token_ids={7}
+    )
+    draft = play_rounds(drafting, controller, text, 1)[0]
     assert draft.tree.token_ids == (7,) and not draft.proposed[TokenSource.PROMPT_LOOKUP]
 
 
-def test_phrases_behind_the_draft_models_end_are_worth_their_verification_too() -> None:
+def test_extension_by_phrases_respects_the_least_path_probability() -> None:
     text = [7, 7, 7, 7, 8, 9, 10, 11] * 4 + [1]
-    drafting, _ = made(ScriptedDrafter(estimate=0.6), text, draft_ns=1000.0, fixed=True)
+    drafting, _ = new_drafting(ScriptedDrafter(estimate=0.6), text, draft_ns=1000.0, fixed=True)
     budget = DraftBudget(max_nodes=16, max_depth=16, least_path_probability=0.1)
     draft = asyncio.run(drafting.propose(text, None, budget))
     assert len(draft.tree) >= 4 and min(draft.tree.path_probabilities()) >= 0.1
 
 
-def test_a_draft_of_a_fixed_size_is_verified_whatever_it_costs() -> None:
+def test_draft_of_fixed_size_is_verified_at_any_cost() -> None:
     drafter = ScriptedDrafter(estimate=0.02)
-    drafting, controller = made(drafter, [1], draft_ns=0.0, fixed=True)
-    assert len(rounds(drafting, controller, [1], 1)[0].tree) == drafter.length
+    drafting, controller = new_drafting(drafter, [1], draft_ns=0.0, fixed=True)
+    assert len(play_rounds(drafting, controller, [1], 1)[0].tree) == drafter.length
 
 
-def test_nodes_are_chosen_by_what_everybody_brings_in_who_waits_for_them() -> None:
-    drafting, _ = made(None, [1], draft_ns=0.0)
+def test_nodes_are_selected_by_the_cost_to_all_waiting_sessions() -> None:
+    drafting, _ = new_drafting(None, [1], draft_ns=0.0)
     cost = VerifyCost(LINE.curve)
     drafting._controller = Controller(max_nodes=16, verify_cost=cost)
     unsure = DraftTree.chain([7], MODEL, [0.1])
@@ -250,40 +252,42 @@ def test_nodes_are_chosen_by_what_everybody_brings_in_who_waits_for_them() -> No
     assert len(drafting._controller.select(unsure).tree) == 0
 
 
-def test_a_draft_model_that_does_not_pay_is_asked_ever_less_often() -> None:
+def test_draft_model_that_does_not_pay_is_asked_less_often() -> None:
     drafter = ScriptedDrafter(estimate=0.01)
-    drafting, controller = made(drafter, [1], draft_ns=5e6)
-    rounds(drafting, controller, [1], 100)
+    drafting, controller = new_drafting(drafter, [1], draft_ns=5e6)
+    play_rounds(drafting, controller, [1], 100)
     assert 1 <= len(drafter.offers) <= 10
 
 
-def test_the_drafter_hears_the_verdict_on_every_draft_of_its_own() -> None:
+def test_drafter_receives_the_verdict_on_each_of_its_drafts() -> None:
     """The verdict on its last draft before rounds without it comes with the next request."""
     drafter = ScriptedDrafter(estimate=0.01)
-    drafting, controller = made(drafter, [1], draft_ns=1e6)
-    rounds(drafting, controller, [1], 1500)
+    drafting, controller = new_drafting(drafter, [1], draft_ns=1e6)
+    play_rounds(drafting, controller, [1], 1500)
     heard = [verdict is not None for verdict in drafter.verdicts]
     assert len(heard) > TRY_ROUNDS  # plain rounds lie between two tries
     assert heard == [False, *[True] * (len(heard) - 1)]
 
 
-def test_what_one_request_learned_of_the_draft_model_the_next_one_knows() -> None:
+def test_next_request_knows_the_draft_models_gain() -> None:
     """A session with a model that has not paid opens only for a try."""
     gains = Gains()
     for _ in range(8):
-        drafting, controller = made(ScriptedDrafter(estimate=0.01), [1], draft_ns=5e5, gains=gains)
-        rounds(drafting, controller, [1], 20)
+        drafting, controller = new_drafting(
+            ScriptedDrafter(estimate=0.01), [1], draft_ns=5e5, gains=gains
+        )
+        play_rounds(drafting, controller, [1], 20)
     drafter = ScriptedDrafter()
-    drafting, controller = made(drafter, [1], draft_ns=5e5, gains=gains)
+    drafting, controller = new_drafting(drafter, [1], draft_ns=5e5, gains=gains)
     assert not drafter.is_requested
-    rounds(drafting, controller, [1], 100)
+    play_rounds(drafting, controller, [1], 100)
     assert drafter.is_requested and drafter.offers
     fresh = ScriptedDrafter()
-    made(fresh, [1], draft_ns=1e3)
+    new_drafting(fresh, [1], draft_ns=1e3)
     assert fresh.is_requested
 
 
-def test_a_first_try_that_pays_shows_in_what_is_expected_of_the_next() -> None:
+def test_paying_first_try_raises_the_next_expectation() -> None:
     gains = Gains()
     first = gains.of(FUSED, 0.0, 1.0)
     for _ in range(TRY_ROUNDS):
@@ -296,67 +300,73 @@ def test_a_first_try_that_pays_shows_in_what_is_expected_of_the_next() -> None:
     assert gains.of(FUSED, 0.0, 1.0).means.tokens > 8.7 > known.means.tokens  # one miss is one miss
 
 
-def test_requests_try_a_draft_model_that_does_not_pay_together() -> None:
+def test_requests_share_tries_of_a_draft_model_that_does_not_pay() -> None:
     """Otherwise each request would try it in its first rounds, and short ones do little else."""
     gains = Gains()
     drafters = [ScriptedDrafter(estimate=0.01) for _ in range(20)]
     for drafter in drafters:
-        drafting, controller = made(drafter, [1], draft_ns=5e6, gains=gains)
-        rounds(drafting, controller, [1], 20)
+        drafting, controller = new_drafting(drafter, [1], draft_ns=5e6, gains=gains)
+        play_rounds(drafting, controller, [1], 20)
     tries = [len(drafter.offers) for drafter in drafters]
     assert 1 <= sum(tries[5:]) <= 8
 
 
-def test_a_session_must_bring_in_more_than_prefilling_its_prompt_takes() -> None:
+def test_session_must_gain_more_than_its_prefill_costs() -> None:
     """Over the remaining tokens: a long answer is worth it where a short one is not."""
     opened = []
     for left in (4, 400):
         drafter = ScriptedDrafter()
-        drafting, controller = made(drafter, [1] * 100, draft_ns=1e3, prefill_ns=5e4, left=left)
-        rounds(drafting, controller, [1] * 100, 2)
+        drafting, controller = new_drafting(
+            drafter, [1] * 100, draft_ns=1e3, prefill_ns=5e4, left=left
+        )
+        play_rounds(drafting, controller, [1] * 100, 2)
         opened.append(drafter.is_requested)
     assert opened == [False, True]
 
 
-def test_sessions_of_a_draft_model_that_does_not_pay_are_tried_rarely() -> None:
+def test_sessions_of_a_draft_model_that_does_not_pay_are_rare() -> None:
     """Each try costs the prefill of a prompt."""
     gains = Gains()
     drafters = [ScriptedDrafter(estimate=0.01) for _ in range(100)]
     for drafter in drafters:
-        drafting, controller = made(drafter, [1], draft_ns=5e6, gains=gains)
-        rounds(drafting, controller, [1], 20)
+        drafting, controller = new_drafting(drafter, [1], draft_ns=5e6, gains=gains)
+        play_rounds(drafting, controller, [1], 20)
     assert 1 <= sum(drafter.is_requested for drafter in drafters) <= 5
 
 
-def test_a_drafter_that_is_gone_leaves_the_free_sources() -> None:
-    drafting, controller = made(ScriptedDrafter(gone=True), COPIED, draft_ns=0.0, fixed=True)
-    draft = rounds(drafting, controller, COPIED, 1)[0]
+def test_free_sources_draft_when_the_drafter_is_unavailable() -> None:
+    drafting, controller = new_drafting(
+        ScriptedDrafter(gone=True), COPIED, draft_ns=0.0, fixed=True
+    )
+    draft = play_rounds(drafting, controller, COPIED, 1)[0]
     assert set(draft.tree.sources) == {TokenSource.PROMPT_LOOKUP}
     assert drafting._figures.fallback_rounds == 1
 
 
-def test_nothing_follows_an_end_that_is_never_reached() -> None:
-    drafting, controller = made(ScriptedDrafter(estimate=0.0), COPIED, draft_ns=0.0, fixed=True)
-    assert rounds(drafting, controller, COPIED, 1)[0].proposed[MODEL] == 9
+def test_end_with_zero_probability_is_not_extended() -> None:
+    drafting, controller = new_drafting(
+        ScriptedDrafter(estimate=0.0), COPIED, draft_ns=0.0, fixed=True
+    )
+    assert play_rounds(drafting, controller, COPIED, 1)[0].proposed[MODEL] == 9
 
 
-def test_nothing_known_is_nothing_drafted() -> None:
-    drafting, controller = made(None, [1], draft_ns=0.0)
-    draft = rounds(drafting, controller, [1], 1)[0]
+def test_no_draft_without_known_phrases() -> None:
+    drafting, controller = new_drafting(None, [1], draft_ns=0.0)
+    draft = play_rounds(drafting, controller, [1], 1)[0]
     assert draft.tree == EMPTY_TREE and draft.end is DraftEnd.NONE
 
 
-def test_no_budget_is_no_draft() -> None:
+def test_no_draft_with_an_empty_budget() -> None:
     drafter = ScriptedDrafter()
-    drafting, _ = made(drafter, COPIED, draft_ns=0.0)
+    drafting, _ = new_drafting(drafter, COPIED, draft_ns=0.0)
     nothing = DraftBudget(max_nodes=0, max_depth=0)
     assert not len(asyncio.run(drafting.propose(COPIED, None, nothing)).tree)
     assert not drafter.offers
 
 
-def test_free_sources_are_asked_in_every_round() -> None:
+def test_free_sources_are_asked_every_round() -> None:
     """Text that starts to repeat is drafted from at once, however long nothing matched."""
-    drafting, controller = made(None, [1], draft_ns=0.0)
+    drafting, controller = new_drafting(None, [1], draft_ns=0.0)
     planned, drafted = [], []
 
     async def play() -> None:
@@ -374,7 +384,7 @@ def test_free_sources_are_asked_in_every_round() -> None:
     assert drafted[41]  # after the first token that occurred before
 
 
-def test_patience_doubles_to_its_limit_and_ends_with_success() -> None:
+def test_patience_doubles_up_to_its_limit_and_resets_on_success() -> None:
     patience = Patience(4)
     tries = [number for number in range(20) if patience.should_try(False)]
     assert tries == [0, 3, 8, 13, 18]
@@ -382,7 +392,7 @@ def test_patience_doubles_to_its_limit_and_ends_with_success() -> None:
     assert patience.should_try(False)
 
 
-def test_a_dear_try_waits_longer_than_others_ever_do_and_not_for_ever() -> None:
+def test_expensive_try_waits_longer_but_not_forever() -> None:
     """The first try is not priced."""
     for price, waited in ((30.0, 31), (1e9, 16 * 4 + 1)):
         patience = Patience(4)

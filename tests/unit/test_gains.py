@@ -27,25 +27,25 @@ ALONE = Speculation(
 )
 
 
-def brought(gains: Gains, of: Speculation, temperature: float = 0.8) -> float:
+def known_tokens(gains: Gains, of: Speculation, temperature: float = 0.8) -> float:
     return gains.of(of.method, temperature, 1.0).means.tokens
 
 
-def test_a_draft_model_alone_says_nothing_of_one_beside_other_sources() -> None:
+def test_gains_of_the_model_alone_and_with_other_sources_are_separate() -> None:
     """A draft model brings more where nothing else drafts; beside phrases it is asked in vain."""
     gains = Gains()
-    before = brought(gains, ALL)
+    before = known_tokens(gains, ALL)
     for _ in range(50):
         gain = gains.of(ALONE.method, 0.8, 1.0)
         gain.observe(accepted=6, nodes=8, draft_ns=1)
         gains.pace_of(ALONE.method, 0.8).observe(7, 1)
-    assert brought(gains, ALONE) > 5 > before == brought(gains, ALL)
+    assert known_tokens(gains, ALONE) > 5 > before == known_tokens(gains, ALL)
     assert gains.pace_of(ALONE.method, 0.8).tokens_per_round > 0
     assert gains.pace_of(ALL.method, 0.8).tokens_per_round == 0
-    assert brought(gains, ALONE, temperature=0.0) == before
+    assert known_tokens(gains, ALONE, temperature=0.0) == before
 
 
-def test_what_a_strategy_does_not_look_at_parts_no_requests() -> None:
+def test_unused_options_do_not_separate_methods() -> None:
     # Parameters that a strategy ignores do not separate what requests learn.
     for strategy in (SPECULATIVE, LOOKAHEAD):
         usual = Speculation(strategy=strategy)
@@ -59,7 +59,7 @@ def test_what_a_strategy_does_not_look_at_parts_no_requests() -> None:
     assert Speculation(strategy=SPECULATIVE).method != Speculation(strategy=OUROBOROS).method
 
 
-def test_phrases_of_others_and_own_ones_are_a_method_and_none_another() -> None:
+def test_method_differs_with_and_without_phrases() -> None:
     # Scopes with phrases learn together; the scope `off` learns apart.
     shared, private, off = (
         Speculation(strategy=OUROBOROS, phrases=scope)
@@ -68,15 +68,15 @@ def test_phrases_of_others_and_own_ones_are_a_method_and_none_another() -> None:
     assert shared.method == private.method != off.method
 
 
-def test_methods_that_clients_come_up_with_take_no_more_than_so_much() -> None:
+def test_number_of_remembered_methods_is_bounded() -> None:
     gains = Gains()
     for _ in range(50):
         gains.of(ALL.method, 0.8, 1.0).observe(accepted=6, nodes=8, draft_ns=1)
-    known = brought(gains, ALL)
+    known = known_tokens(gains, ALL)
     for number in range(3 * MAX_METHODS):
-        brought(gains, Speculation(strategy=OUROBOROS), temperature=0.0)
+        known_tokens(gains, Speculation(strategy=OUROBOROS), temperature=0.0)
         gains.of((FUSED, number), 0.8, 1.0)
-        assert brought(gains, ALL) == known  # what is asked for is kept
+        assert known_tokens(gains, ALL) == known  # what is asked for is kept
     assert len(gains._known) == MAX_METHODS
     newest, oldest = gains.of((FUSED, number), 0.8, 1.0), gains.of((FUSED, 0), 0.8, 1.0)
     for gain in (newest, oldest):
@@ -84,21 +84,21 @@ def test_methods_that_clients_come_up_with_take_no_more_than_so_much() -> None:
     assert gains.of((FUSED, number), 0.8, 1.0).means.tokens == newest.means.tokens
 
 
-def test_one_draft_that_stood_still_says_nothing_against_a_first_guess() -> None:
+def test_single_stalled_draft_does_not_replace_the_prior() -> None:
     # A single very slow draft does not change the first estimates.
     shared = SharedGain(deque([100.0]))
     shared.observe_draft(1e9)
     assert (shared.draft_ns, shared.work_ns) == (100, 100)
 
 
-def test_what_the_round_around_a_draft_took_counts_at_once() -> None:
+def test_round_delay_counts_immediately() -> None:
     """The value for a waiting request may be negative; work may not."""
     shared = SharedGain(deque([100.0]))
     shared.observe_delay(shared.observe_draft(300), -400)
     assert (shared.draft_ns, shared.work_ns) == (-100, 0)
 
 
-def test_a_delay_is_booked_on_the_draft_that_it_is_of() -> None:
+def test_delay_is_added_to_its_own_draft() -> None:
     """Drafts of other requests on other replicas may have been observed since."""
     shared = SharedGain(deque([100.0], 3))
     mine = shared.observe_draft(200)
@@ -111,7 +111,7 @@ def test_a_delay_is_booked_on_the_draft_that_it_is_of() -> None:
     assert list(shared.draft_times) == [300, 400, 500]
 
 
-def test_alone_drafts_are_expected_to_stay_as_large_as_they_were() -> None:
+def test_expected_draft_size_without_load_is_the_usual_one() -> None:
     """A smaller draft would be worth more, but this comparison does not make drafts smaller."""
     cost = VerifyCost((CostPoint(1, 1000), CostPoint(33, 2000)))
     gain = Gains().of(ALL.method, 0.8, 0.0)

@@ -38,37 +38,37 @@ def response(choice: Any, tools: Any = FLAT) -> ResponseBody:
     return ResponseBody.model_validate({"input": "x", "tools": tools, "tool_choice": choice})
 
 
-def names(said: ChatBody) -> list[str]:
+def offered_names(said: ChatBody) -> list[str]:
     return [tool.function.name for tool in said.offered]
 
 
 @pytest.mark.parametrize("mode", ["auto", "required"])
-def test_those_alone_are_on_offer(mode: str) -> None:
+def test_only_allowed_tools_are_offered(mode: str) -> None:
     said = chat(allowed(mode, "blue", "red"))
-    assert (names(said), said.choice, said.can_call_tools) == (["red", "blue"], mode, True)
+    assert (offered_names(said), said.choice, said.can_call_tools) == (["red", "blue"], mode, True)
     told = response(allowed_flat(mode, "blue", "red"))
-    assert (names(told.chat), told.chat.choice) == (["red", "blue"], mode)
+    assert (offered_names(told.chat), told.chat.choice) == (["red", "blue"], mode)
 
 
-def test_another_choice_has_all_on_offer() -> None:
-    assert names(chat(None)) == names(chat("required")) == ["red", "green", "blue"]
+def test_other_tool_choices_offer_all_tools() -> None:
+    assert offered_names(chat(None)) == offered_names(chat("required")) == ["red", "green", "blue"]
     assert chat(None).choice == "auto" and not chat("none").can_call_tools
     assert chat(TOOLS[1]).choice == chat(TOOLS[1]).tool_choice
 
 
-def test_what_only_openais_servers_run_is_not_on_offer() -> None:
+def test_hosted_openai_tools_are_not_offered() -> None:
     several = allowed_flat("auto", "green")
     several["tools"] += [{"type": "mcp", "server_label": "x"}, {"type": "image_generation"}]
-    assert names(response(several).chat) == ["green"]
+    assert offered_names(response(several).chat) == ["green"]
 
 
-def test_a_custom_tool_and_one_of_a_namespace_may_be_named() -> None:
+def test_custom_and_namespaced_tools_may_be_allowed() -> None:
     now = {"type": "function", "name": "now"}
     patch = {"type": "custom", "name": "patch"}
     tools = [*FLAT, patch, {"type": "namespace", "name": "mcp", "tools": [now]}]
     several = allowed_flat("auto")
     several["tools"] = [patch, {**now, "namespace": "mcp"}]
-    assert names(response(several, tools).chat) == ["patch", "mcp__now"]
+    assert offered_names(response(several, tools).chat) == ["patch", "mcp__now"]
 
 
 @pytest.mark.parametrize(("choice", "tools", "param"), [
@@ -81,10 +81,10 @@ def test_a_custom_tool_and_one_of_a_namespace_may_be_named() -> None:
     ({"type": "any"}, TOOLS, "tool_choice.type"),
     ("any", TOOLS, "tool_choice"),
 ])  # fmt: skip
-def test_mistakes_name_their_field(choice: Any, tools: Any, param: str) -> None:
+def test_invalid_tool_choice_names_its_field(choice: Any, tools: Any, param: str) -> None:
     with pytest.raises((InvalidInput, ValidationError)) as caught:
         chat(choice, tools)
-    assert told_param(caught.value) == param
+    assert reported_param(caught.value) == param
 
 
 @pytest.mark.parametrize(("choice", "param"), [
@@ -92,20 +92,20 @@ def test_mistakes_name_their_field(choice: Any, tools: Any, param: str) -> None:
     (allowed_flat("auto"), "tool_choice.tools"),
     (allowed_flat("none", "red"), "tool_choice.mode"),
 ])  # fmt: skip
-def test_mistakes_of_responses_have_their_own_names(choice: Any, param: str) -> None:
+def test_invalid_tool_choice_of_responses_names_its_field(choice: Any, param: str) -> None:
     with pytest.raises((InvalidInput, ValidationError)) as caught:
         response(choice)
-    assert told_param(caught.value) == param
+    assert reported_param(caught.value) == param
 
 
-def told_param(error: Exception) -> str | None:
+def reported_param(error: Exception) -> str | None:
     """The parameter that the error reported to the client names."""
     if isinstance(error, ValidationError):
         return body_problem([{**it, "loc": ("body", *it["loc"])} for it in error.errors()]).param
     return problem(error).param
 
 
-async def test_the_prompt_tells_of_no_others() -> None:
+async def test_prompt_lists_only_the_allowed_tools() -> None:
     """The Responses API's count of input tokens agrees."""
     async with gateway() as (client, _):
 

@@ -52,14 +52,14 @@ def refusal(kind: type[Generating] | type[TokenizeBody], body: Any) -> Problem:
     raise AssertionError(f"{body} was accepted")
 
 
-def test_what_is_not_said_is_openais_choice() -> None:
+def test_unset_fields_have_openai_defaults() -> None:
     (said,) = parameters(completion(), (5,), "")
     assert said.sampling.temperature == 1 and said.sampling.top_p == 1
     assert said.max_tokens is None and said.logprobs is None and said.stop == ()
     assert said.speculation.strategy == "" and said.speculation.phrases is PhraseScope.SHARED
 
 
-def test_what_is_not_said_may_be_the_models_choice() -> None:
+def test_unset_fields_may_use_the_models_recommendation() -> None:
     advised = SamplingParameters(temperature=0.6, top_k=20, top_p=0.95)
     (kept,) = reading.parameters(completion(), (5,), "", 1, None, advised)
     assert kept.sampling == advised
@@ -67,14 +67,14 @@ def test_what_is_not_said_may_be_the_models_choice() -> None:
     assert said.sampling == SamplingParameters(temperature=0, top_k=0, top_p=0.95)
 
 
-def test_null_is_not_said() -> None:
+def test_null_means_unset() -> None:
     fields = [name for name in CompletionBody.model_fields if name != "prompt"]
     assert parameters(completion(seed=1, **dict.fromkeys(set(fields) - {"seed"})), (5,), "") == (
         parameters(completion(seed=1), (5,), "")
     )
 
 
-def test_what_is_said_arrives() -> None:
+def test_set_fields_are_converted() -> None:
     body = completion(
         temperature=0.5, top_p=0.9, top_k=40, min_p=0.1, repetition_penalty=1.1,
         presence_penalty=0.2, frequency_penalty=0.3, logit_bias={"7": -1}, max_tokens=9, seed=3,
@@ -94,19 +94,19 @@ def test_what_is_said_arrives() -> None:
 
 @pytest.mark.parametrize(("seed", "seeds"), [(5, [5, 6]), (2**64 - 1, [2**64 - 1, 0]),
                                              (-1, [2**64 - 1, 0])])  # fmt: skip
-def test_choices_have_seeds_of_their_own(seed: int, seeds: list[int]) -> None:
+def test_each_choice_has_its_own_seed(seed: int, seeds: list[int]) -> None:
     assert [said.seed for said in parameters(completion(seed=seed, n=2), (5,), "")] == seeds
 
 
 @pytest.mark.parametrize("body", [chat, completion])
-def test_the_limit_has_a_newer_name(body: Any) -> None:
+def test_max_completion_tokens_is_accepted(body: Any) -> None:
     """Some clients, such as guidellm up to 0.3, send both names to both kinds of completion."""
     assert parameters(body(max_completion_tokens=7), (5,), "")[0].max_tokens == 7
     assert parameters(body(max_completion_tokens=7, max_tokens=7), (5,), "")[0].max_tokens == 7
 
 
 @pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
-def test_a_chat_without_end_names_no_limit(name: str) -> None:
+def test_negative_limit_of_a_chat_means_no_limit(name: str) -> None:
     """Clients of llama.cpp and LM Studio send -1. A text completion would fill the context."""
     (said,) = parameters(chat(**{name: -1}), (5,), "")
     assert said.max_tokens is None and said.ends_itself
@@ -116,7 +116,7 @@ def test_a_chat_without_end_names_no_limit(name: str) -> None:
 
 @pytest.mark.parametrize(("body", "count"), [({}, None), ({"logprobs": False}, None),
     ({"logprobs": True}, 0), ({"logprobs": True, "top_logprobs": 3}, 3)])  # fmt: skip
-def test_logprobs_of_a_chat(body: dict[str, Any], count: int | None) -> None:
+def test_logprobs_options_of_a_chat(body: dict[str, Any], count: int | None) -> None:
     assert parameters(chat(**body), (5,), "")[0].logprobs == count
 
 
@@ -137,7 +137,7 @@ def test_agents_may_offer_hundreds_of_tools() -> None:
     ({"guided_decoding_backend": "guidance", "guided_grammar": "start: /a/",
       "structured_outputs": {"grammar": "start: /a/"}}, Grammar("grammar", "start: /a/")),
 ])  # fmt: skip
-def test_forms_in_words_of_llama_cpp_and_of_older_vllm(
+def test_llama_cpp_and_older_vllm_grammar_fields_are_accepted(
     body: Any, said: dict[str, Any], grammar: Grammar
 ) -> None:
     assert grammar_of(body(**said)) == grammar
@@ -149,7 +149,7 @@ def test_forms_in_words_of_llama_cpp_and_of_older_vllm(
     {"prompt": ["a", "b"]}, {"prompt": [1, 2]}, {"prompt": [[1], [2, 3]]},
     {"speculative": {"window": None}, "stream": True, "stream_options": {"delivery": None}},
 ])  # fmt: skip
-def test_completions_that_ask_for_nothing_unusual(body: dict[str, Any]) -> None:
+def test_default_valued_completion_fields_are_accepted(body: dict[str, Any]) -> None:
     completion(**body)
 
 
@@ -176,11 +176,11 @@ def test_completions_that_ask_for_nothing_unusual(body: dict[str, Any]) -> None:
         "function": {"name": "a", "arguments": "{}", "output": None}}]}]},
     {"tools": [{**TOOL, "custom": None}], "response_format": {"type": "text", "schema": None}},
 ])  # fmt: skip
-def test_chats_that_ask_for_nothing_unusual(body: dict[str, Any]) -> None:
+def test_default_valued_chat_fields_are_accepted(body: dict[str, Any]) -> None:
     chat(**body)
 
 
-def test_what_litellm_makes_of_an_answer_comes_back() -> None:
+def test_assistant_message_as_sent_by_litellm_is_accepted() -> None:
     """LiteLLM puts what its classes lack into fields of its own, and sends them back."""
     own = {"provider_specific_fields": {"refusal": None, "reasoning": "hm"}}
     function = {"name": "a", "arguments": "{}", **own}
@@ -193,7 +193,7 @@ def test_what_litellm_makes_of_an_answer_comes_back() -> None:
     assert told.tool_calls[0].function.arguments == "{}"
 
 
-def test_in_place_of_a_picture_that_a_tool_brought_the_model_is_told_of_it() -> None:
+def test_images_and_files_in_tool_results_become_placeholders() -> None:
     """A refusal would end an agent's conversation, which contains the picture from then on."""
     brought = [{"type": "text", "text": "shot"}, {"type": "image_url", "image_url": {"url": "x"}},
                {"type": "image", "base64": "x"}, {"type": "file", "file": {}}]  # fmt: skip
@@ -303,12 +303,12 @@ def test_bad_chats_name_their_field(body: Any, param: str, code: str) -> None:
 
 
 @pytest.mark.parametrize("body", [{}, {"prompt": "x", "messages": HELLO}])
-def test_tokenize_takes_one_of_two(body: dict[str, Any]) -> None:
+def test_tokenize_requires_either_prompt_or_messages(body: dict[str, Any]) -> None:
     assert refusal(TokenizeBody, body).param == "prompt"
 
 
 @pytest.mark.parametrize("key", ["a", "-1", "1.0", "", "٣", "9" * 30])
-def test_biases_are_for_token_ids(key: str) -> None:
+def test_logit_bias_keys_must_be_token_ids(key: str) -> None:
     with pytest.raises(InvalidInput, match="logit_bias: must have token ids as its names"):
         parameters(completion(logit_bias={key: 1}), (5,), "")
 
@@ -321,21 +321,23 @@ def test_biases_are_for_token_ids(key: str) -> None:
     (DeadlineExceeded(), 504, None),
     (RuntimeError("a secret"), 500, None),
 ])  # fmt: skip
-def test_every_error_has_a_status(error: Exception, status: int, retry: str | None) -> None:
+def test_every_error_maps_to_an_http_status(
+    error: Exception, status: int, retry: str | None
+) -> None:
     told = problem(error)
     assert told.status == status and told.headers.get("Retry-After") == retry
     assert set(told.body["error"]) == {"message", "type", "param", "code"}
     assert "secret" not in told.message
 
 
-def test_names_are_those_that_the_client_used() -> None:
+def test_errors_use_the_clients_field_names() -> None:
     told = problem(InvalidInput("speculation.strategy", "must be known", "x"))
     assert told.param == "speculative.strategy"
     assert told.message == "speculative.strategy: must be known; got 'x'"
 
 
 @pytest.mark.parametrize("verbosity", ["low", "medium", "high", None])
-def test_how_much_to_say_is_a_wish(verbosity: str | None) -> None:
+def test_verbosity_is_accepted(verbosity: str | None) -> None:
     """The Agents SDK sends `low` for its default model."""
     assert chat(verbosity=verbosity).verbosity == verbosity
     said = ResponseBody.model_validate({"input": "x", "text": {"verbosity": verbosity}})

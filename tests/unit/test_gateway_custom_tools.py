@@ -42,7 +42,7 @@ def grammar(syntax: str, definition: str) -> dict[str, str]:
         ({"defer_loading": True, "allowed_callers": ["direct"]}, "Edits files."),
     ],
 )  # fmt: skip
-def test_it_is_a_function_of_one_text(said: dict[str, Any], told: str) -> None:
+def test_custom_tool_is_offered_as_a_function_of_one_text(said: dict[str, Any], told: str) -> None:
     """Codex offers `apply_patch` so; models never call a tool that they are not shown."""
     offered = body(
         tools=[{**PATCH, **said}], tool_choice={"type": "custom", "name": "apply_patch"}
@@ -53,7 +53,7 @@ def test_it_is_a_function_of_one_text(said: dict[str, Any], told: str) -> None:
     assert offered.chat.tool_choice.function.name == "apply_patch"  # type: ignore[union-attr]
 
 
-def test_what_a_history_has_of_it_is_a_call_and_its_result() -> None:
+def test_custom_tool_calls_in_the_history_are_calls_with_results() -> None:
     """A history with calls by another model used to be refused with 400 for good."""
     direct = {"caller": {"type": "direct"}, "id": "1", "status": "completed"}
     call = {"type": "custom_tool_call", "call_id": "c1", "name": "apply_patch", "input": 'a "b"\n'}
@@ -71,7 +71,7 @@ def test_what_a_history_has_of_it_is_a_call_and_its_result() -> None:
     assert (messages[2].tool_call_id, messages[4].content) == ("c1", "done")
 
 
-def grown(name: str, pieces: list[str], status: str = COMPLETED) -> tuple[Any, list[Any]]:
+def streamed_call(name: str, pieces: list[str], status: str = COMPLETED) -> tuple[Any, list[Any]]:
     """The item of such a call, and its events."""
     tools = body(tools=[PATCH, INSIDE]).offered
     output = Output(kinds(namespaced_names(tools), custom_tool_names(tools)))
@@ -82,9 +82,9 @@ def grown(name: str, pieces: list[str], status: str = COMPLETED) -> tuple[Any, l
     return item, told
 
 
-def test_its_calls_are_told_as_openais_are() -> None:
+def test_custom_tool_calls_are_streamed_like_openais() -> None:
     """Events have the order that OpenAI's client expects, and the text is unescaped."""
-    item, told = grown(NESTED, ['{"inp', 'ut": "*** Be', "gin\\", 'n\\"a\\"', '"', "}"])
+    item, told = streamed_call(NESTED, ['{"inp', 'ut": "*** Be', "gin\\", 'n\\"a\\"', '"', "}"])
     text = '*** Begin\n"a"'
     kept = {key: value for key, value in item.items() if key != "id"}
     assert kept == {
@@ -100,8 +100,8 @@ def test_its_calls_are_told_as_openais_are() -> None:
     assert {one["item_id"] for one in [*deltas, done]} == {item["id"]}
 
 
-def test_other_functions_are_called_as_before() -> None:
-    item, _ = grown("f", ['{"input": "a"}'])
+def test_plain_functions_are_called_as_before() -> None:
+    item, _ = streamed_call("f", ['{"input": "a"}'])
     assert (item["type"], item["arguments"]) == ("function_call", '{"input": "a"}')
 
 
@@ -121,9 +121,11 @@ def test_other_functions_are_called_as_before() -> None:
     ],
 )
 @pytest.mark.parametrize("size", [1, 3, 100])
-def test_texts_that_models_write(written: str, text: str, size: int) -> None:
+def test_text_argument_is_unescaped_in_any_pieces(written: str, text: str, size: int) -> None:
     """However the text is divided into pieces."""
-    item, _ = grown("apply_patch", [written[at : at + size] for at in range(0, len(written), size)])
+    item, _ = streamed_call(
+        "apply_patch", [written[at : at + size] for at in range(0, len(written), size)]
+    )
     assert item["input"] == text
 
 
@@ -131,14 +133,14 @@ def test_texts_that_models_write(written: str, text: str, size: int) -> None:
     ("written", "text"),
     [('{"input": "a b', "a b"), ('{"input": "a\\', "a"), (r'{"input": "a\ud8', "a"), ('{"in', "")],
 )
-def test_a_text_that_the_limit_has_cut(written: str, text: str) -> None:
-    item, told = grown("apply_patch", [written], INCOMPLETE)
+def test_truncated_text_argument_is_incomplete(written: str, text: str) -> None:
+    item, told = streamed_call("apply_patch", [written], INCOMPLETE)
     assert (item["input"], item["status"]) == (text, "incomplete")
     assert told[-2]["input"] == text
 
 
 @given(text=st.text(), escaped=st.booleans(), size=st.integers(1, 9))
-def test_every_text_is_read_as_it_was_meant(text: str, escaped: bool, size: int) -> None:
+def test_input_reader_round_trips_any_text(text: str, escaped: bool, size: int) -> None:
     written = json.dumps({"input": text}, ensure_ascii=escaped)
     reader = InputReader()
     pieces = [written[at : at + size] for at in range(0, len(written), size)]

@@ -27,7 +27,7 @@ async def statuses(host: str, **settings: Any) -> set[int]:
 @pytest.mark.parametrize(
     "host", [PAGE, f"{PAGE}:8000", "localhost.evil.example", "127.0.0.1.evil.example", "10.0.0.1"]
 )
-async def test_another_name_is_refused_on_loopback(listen: str, host: str) -> None:
+async def test_foreign_host_name_is_refused_on_loopback(listen: str, host: str) -> None:
     assert await statuses(host, http_listen=listen) == {403}
 
 
@@ -43,11 +43,11 @@ async def test_another_name_is_refused_on_loopback(listen: str, host: str) -> No
         "host.docker.internal:8000",
     ],
 )
-async def test_its_own_names_are_not(host: str) -> None:
+async def test_loopback_names_are_accepted(host: str) -> None:
     assert 403 not in await statuses(host, http_listen="127.0.0.1:8000")
 
 
-async def test_who_is_refused_is_told_why() -> None:
+async def test_refusal_of_a_host_names_the_reason() -> None:
     async with gateway(host=PAGE, http_listen="127.0.0.1:8000") as (client, _):
         answer = await client.post("/v1/completions", json={"prompt": "a"})
     assert answer.json()["error"]["code"] == "forbidden"
@@ -57,12 +57,12 @@ async def test_who_is_refused_is_told_why() -> None:
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:8000", "[::]:8000", "orchestrator:8000"])
-async def test_services_are_reached_by_any_name(listen: str) -> None:
+async def test_any_host_name_is_accepted_beyond_loopback(listen: str) -> None:
     assert 403 not in await statuses("orchestrator:8000", http_listen=listen)
 
 
 @pytest.mark.parametrize("allowed", ["http://page.example, http://other.example", "*"])
-async def test_pages_of_allowed_origins_may_call(tmp_path: Path, allowed: str) -> None:
+async def test_allowed_origins_pass_cors_preflight(tmp_path: Path, allowed: str) -> None:
     """The preflight request, which carries no key, allows it."""
     keys = tmp_path / "keys.toml"
     keys.write_text(KeyEntry(name="a", sha256=hash_of(new_key()), tenant="").toml())
@@ -80,18 +80,18 @@ async def test_pages_of_allowed_origins_may_call(tmp_path: Path, allowed: str) -
 
 
 @pytest.mark.parametrize("origins", ["page.example", "https://page.example/", "http://a, b"])
-def test_what_is_no_origin_is_refused_at_the_start(origins: str) -> None:
+def test_invalid_allowed_origins_fail_startup(origins: str) -> None:
     with pytest.raises(ValidationError, match="or origins such as"):
         OrchestratorSettings(http_allowed_origins=origins)
 
 
-async def test_pages_of_other_origins_may_not() -> None:
+async def test_other_origins_get_no_cors_header() -> None:
     async with gateway(http_allowed_origins="http://page.example") as (client, _):
         answer = await client.get("/v1/models", headers={"Origin": "http://other.example"})
     assert "access-control-allow-origin" not in answer.headers
 
 
-async def test_keys_and_certificates_are_enough(tmp_path: Path) -> None:
+async def test_host_is_not_checked_with_keys_or_tls(tmp_path: Path) -> None:
     """A page has no key, and the server's certificate is not for its name."""
     keys = tmp_path / "keys.toml"
     keys.write_text(KeyEntry(name="a", sha256=hash_of(new_key()), tenant="").toml())

@@ -22,7 +22,7 @@ CHAT = [{"role": "user", "content": "hello"}]
 REFUSED = {"temperature": -1}
 
 
-class Reached(Exception):
+class TokenizerReached(Exception):
     """Raised when a request reaches the tokenizer."""
 
 
@@ -42,7 +42,7 @@ async def limited(tmp_path: Path) -> AsyncIterator[Limited]:
 
 def _forbid_tokenizing(monkeypatch: pytest.MonkeyPatch) -> None:
     def reached(*_: Any, **__: Any) -> None:
-        raise Reached
+        raise TokenizerReached
 
     for name in ("encode", "encode_async", "decode"):
         monkeypatch.setattr(Tokenizer, name, reached)
@@ -59,7 +59,7 @@ def _forbid_tokenizing(monkeypatch: pytest.MonkeyPatch) -> None:
         ("/detokenize", {"tokens": [5]}, 200),
     ],
 )
-async def test_refused_requests_and_tokenizing_are_counted(
+async def test_refused_and_tokenize_requests_count_against_the_rate(
     limited: Limited, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any], status: int
 ) -> None:
     client, _ = limited
@@ -70,14 +70,14 @@ async def test_refused_requests_and_tokenizing_are_counted(
     assert over.status_code == 429 and over.headers["retry-after"]
 
 
-async def test_every_choice_of_every_prompt_is_counted(limited: Limited) -> None:
+async def test_every_choice_of_every_prompt_counts_against_the_rate(limited: Limited) -> None:
     client, _ = limited
     said = {"prompt": ["a"], "n": 2, **REFUSED}
     assert (await client.post("/v1/completions", json=said)).status_code == 400
     assert (await client.post("/tokenize", json={"prompt": "a"})).status_code == 429
 
 
-class Call:
+class FakeContext:
     """The context of a gRPC call with the key."""
 
     def invocation_metadata(self) -> list[tuple[str, str]]:
@@ -88,7 +88,7 @@ class Call:
 
 
 @pytest.mark.parametrize("name", ["Generate", "GenerateOnce", "Tokenize", "Detokenize"])
-async def test_the_same_over_grpc(
+async def test_grpc_requests_count_against_the_rate(
     limited: Limited, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     _, deployment = limited
@@ -102,7 +102,7 @@ async def test_the_same_over_grpc(
     }
 
     async def ask() -> None:
-        answer = getattr(door, name)(requests[name], Call())
+        answer = getattr(door, name)(requests[name], FakeContext())
         if name == "Generate":
             await anext(answer)
         else:

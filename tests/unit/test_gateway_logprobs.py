@@ -23,12 +23,12 @@ def entries(text: str) -> list[TokenLogprobs]:
 
 
 @given(st.text(max_size=40))
-def test_the_bytes_of_tokens_are_the_bytes_of_the_text(text: str) -> None:
+def test_token_bytes_join_to_the_bytes_of_the_text(text: str) -> None:
     data = b"".join(TOKENIZER.token_bytes(token) for token in TOKENIZER.encode(text))
     assert data == text.encode()
 
 
-def test_bytes_of_a_sentencepiece_vocabulary(tmp_path_factory: object) -> None:
+def test_token_bytes_of_a_sentencepiece_vocabulary(tmp_path_factory: object) -> None:
     """Spaces are written as ▁, bytes without a token of their own as <0xNN>."""
     vocabulary = {"<unk>": 0, "▁on": 1, "<0xF0>": 2, "e": 3}
     library = HuggingFaceTokenizer(models.BPE(vocab=vocabulary, merges=[], byte_fallback=True))
@@ -39,24 +39,24 @@ def test_bytes_of_a_sentencepiece_vocabulary(tmp_path_factory: object) -> None:
     assert [tokenizer.token_bytes(token) for token in (1, 2, 3)] == [b" on", b"\xf0", b"e"]
 
 
-def test_special_tokens_give_their_name() -> None:
+def test_bytes_of_a_special_token_are_its_name() -> None:
     assert TOKENIZER.token_bytes(0) == b"<|endoftext|>" and TOKENIZER.is_special(0)
     assert not TOKENIZER.is_special(5)
 
 
-def test_offsets_count_characters() -> None:
+def test_text_offsets_count_characters() -> None:
     written = CompletionLogprobs(TOKENIZER).of([*entries(EMOJI), *entries("\nx")])
     assert written["text_offset"][0] == 0 and written["text_offset"][-1] == len(EMOJI) + 1
     assert written["text_offset"] == sorted(written["text_offset"])
     assert len(written["tokens"]) == len(written["token_logprobs"]) == len(written["top_logprobs"])
 
 
-def test_special_tokens_take_no_room_in_the_text() -> None:
+def test_hidden_special_tokens_do_not_advance_the_offset() -> None:
     written = CompletionLogprobs(TOKENIZER).of([TokenLogprobs(0, -0.5), *entries("x")])
     assert written["text_offset"] == [0, 0]
 
 
-def test_special_tokens_that_are_told_do() -> None:
+def test_shown_special_tokens_advance_the_offset() -> None:
     # Named special tokens are part of the text, so offsets count them.
     form = TextForm(named_tokens=frozenset({0}))
     told = [TokenLogprobs(0, -0.5), *entries("x"), TokenLogprobs(166, -0.5), TokenLogprobs(0, -0.5)]
@@ -67,7 +67,7 @@ def test_special_tokens_that_are_told_do() -> None:
 
 @given(st.lists(st.integers(1, TOKENIZER.vocabulary_size - 1), max_size=30))
 @example([166, 87])  # half a character, then a letter
-def test_offsets_are_places_in_the_text(token_ids: list[int]) -> None:
+def test_text_offsets_are_positions_in_the_text(token_ids: list[int]) -> None:
     """A broken character counts as what the text has in its place."""
     parts = CompletionLogprobs(TOKENIZER)
     written = parts.of([TokenLogprobs(token, -0.5, ()) for token in token_ids])
@@ -78,37 +78,37 @@ def test_offsets_are_places_in_the_text(token_ids: list[int]) -> None:
         before += TOKENIZER.token_bytes(token)
 
 
-def test_offsets_go_on_from_chunk_to_chunk() -> None:
+def test_text_offsets_continue_across_chunks() -> None:
     parts, whole = CompletionLogprobs(TOKENIZER), CompletionLogprobs(TOKENIZER)
     offsets = [offset for one in entries(EMOJI) for offset in parts.of([one])["text_offset"]]
     assert offsets == whole.of(entries(EMOJI))["text_offset"]
 
 
-def test_parts_of_a_character_are_told_by_their_bytes() -> None:
+def test_partial_characters_are_shown_as_bytes() -> None:
     written = CompletionLogprobs(TOKENIZER).of(entries("🙂"))
     assert len(written["tokens"]) > 1
     assert all(token.startswith("bytes:\\x") for token in written["tokens"])
 
 
-def test_a_chosen_token_is_always_among_the_top() -> None:
+def test_chosen_token_is_always_in_top_logprobs() -> None:
     entry = TokenLogprobs(5, -9.0, ((6, -0.1), (7, -0.2)))
     (top,) = CompletionLogprobs(TOKENIZER).of([entry])["top_logprobs"]
     assert len(top) == 3 and top[TOKENIZER.token_bytes(5).decode()] == -9.0
 
 
-def test_a_chat_has_bytes() -> None:
+def test_chat_logprobs_have_bytes() -> None:
     content = ChatLogprobs(TOKENIZER).of(entries("🙂"))["content"]
     assert bytes(byte for one in content for byte in one["bytes"]).decode() == "🙂"
     assert all(one["top_logprobs"][0]["bytes"] == one["bytes"] for one in content)
 
 
-def test_json_has_no_infinity() -> None:
+def test_infinite_log_probability_is_finite_in_json() -> None:
     entry = TokenLogprobs(5, float("-inf"))
     assert ChatLogprobs(TOKENIZER).of([entry])["content"][0]["logprob"] == -9999.0
 
 
 @given(st.text(alphabet=st.sampled_from("a🙂é中\n👩‍👩‍👧"), max_size=12), st.integers(1, 4))
-def test_pieces_of_any_size_join_to_the_text(text: str, size: int) -> None:
+def test_streamed_pieces_join_to_the_text(text: str, size: int) -> None:
     """Rounds commit several tokens: wherever they end, no broken character is shown."""
     token_ids = TOKENIZER.encode(text)
     stream = TextStream(TOKENIZER, [], ())

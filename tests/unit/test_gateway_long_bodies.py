@@ -29,7 +29,7 @@ CHATS: list[tuple[int, dict[str, Any]]] = [(1, {}), (3000, {}), (1, {"a": [[]] *
 LARGE: list[Any] = ["a" * 100, ["", "", "", ""], {"a": {"b": "c"}}, [[[[]]]]]
 
 
-class Calls(list[tuple[int, bool]]):
+class RecordedCalls(list[tuple[int, bool]]):
     """Calls of a function: the argument's length, and whether they ran on the event loop."""
 
     def spy(self, function: Callable[..., Any], argument: int = 0) -> Callable[..., Any]:
@@ -42,8 +42,8 @@ class Calls(list[tuple[int, bool]]):
 
 
 @pytest.fixture
-def decoded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Calls]:
-    calls = Calls()
+def decode_calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[RecordedCalls]:
+    calls = RecordedCalls()
     monkeypatch.setattr(Tokenizer, "decode", calls.spy(Tokenizer.decode, 1))
     yield calls
 
@@ -56,35 +56,35 @@ async def refusal(path: str, body: dict[str, Any]) -> tuple[str | None, str | No
     return answer.json()["error"]["code"], answer.json()["error"]["param"]
 
 
-async def test_more_tokens_than_there_is_room_for_are_counted_and_no_more(
-    decoded: Calls, monkeypatch: pytest.MonkeyPatch
+async def test_too_long_token_prompt_is_refused_without_further_checks(
+    decode_calls: RecordedCalls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checked = Calls()
+    checked = RecordedCalls()
     monkeypatch.setattr(prompts, "check_token_ids", checked.spy(check_token_ids, 1))
     code = "context_length_exceeded"
     assert await refusal("/v1/completions", {"prompt": [5] * MANY}) == (code, "prompt")
     several = {"prompt": [[5], [5] * MANY], "echo": True}
     assert await refusal("/v1/completions", several) == (code, "prompt[1]")
-    assert (decoded, checked) == ([(1, True)], [(1, True)])
+    assert (decode_calls, checked) == ([(1, True)], [(1, True)])
 
 
-async def test_tokens_are_text_where_it_is_shown_and_of_what_is_left_of_them(
-    decoded: Calls,
+async def test_token_prompt_is_decoded_only_for_echo_after_truncation(
+    decode_calls: RecordedCalls,
 ) -> None:
     # Prompt tokens are decoded only for `echo`, and only those that truncation leaves.
     for shown, cut in ((False, None), (True, None), (False, 7), (True, 7)):
         tokens = MANY if cut else 9
         body = {"prompt": [5] * tokens, "echo": shown, "truncate_prompt_tokens": cut, **REFUSED}
         assert await refusal("/v1/completions", body) == ("invalid_value", "temperature")
-    assert decoded == [(9, True), (7, True)]
+    assert decode_calls == [(9, True), (7, True)]
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
-async def test_a_chat_of_many_messages_or_options_is_written_beside_the_others(
+async def test_large_chat_is_rendered_off_the_event_loop(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Large chats are rendered off the event loop, small ones on it.
-    read, written = Calls(), Calls()
+    read, written = RecordedCalls(), RecordedCalls()
     monkeypatch.setattr(prompts, "for_template", read.spy(for_template))
     monkeypatch.setattr(ChatTemplate, "render", written.spy(ChatTemplate.render, 1))
     end = REFUSED if path != "/tokenize" else {}
@@ -95,10 +95,10 @@ async def test_a_chat_of_many_messages_or_options_is_written_beside_the_others(
     assert read == written == [(1, True), (3000, False), (1, False)]
 
 
-async def test_more_biases_than_tokens_are_not_looked_into(
+async def test_too_many_biases_are_refused_without_conversion(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    looked = Calls()
+    looked = RecordedCalls()
     monkeypatch.setattr(parameters, "_logit_bias", looked.spy(parameters._logit_bias))
     biases = {str(token): 1 for token in range(4097)}
     found = await refusal("/v1/completions", {"prompt": "a", "logit_bias": biases})
@@ -109,37 +109,37 @@ async def test_more_biases_than_tokens_are_not_looked_into(
 
 
 @pytest.mark.parametrize("field", ["stop_token_ids", "allowed_token_ids"])
-async def test_lists_of_more_tokens_than_there_are_come_to_no_choice(
+async def test_too_long_token_lists_are_refused_before_making_choices(
     field: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of 128 choices would copy the list and send it to both model services."""
-    reached = Calls()
+    reached = RecordedCalls()
     monkeypatch.setattr(parameters, "_logit_bias", reached.spy(parameters._logit_bias))
     found = await refusal("/v1/completions", {"prompt": "a", "n": 128, field: [5] * 4097})
     assert found == ("invalid_value", field) and not reached
 
 
-async def test_many_tokens_are_made_text_beside_the_others(decoded: Calls) -> None:
+async def test_many_tokens_are_decoded_off_the_event_loop(decode_calls: RecordedCalls) -> None:
     async with gateway() as (client, deployment):
         answer = await client.post("/detokenize", json={"tokens": [5] * MANY})
         door: Any = GenerationServicer(Front(deployment))
         request = pb.DetokenizeRequest(token_ids=[5] * MANY)
-        told = await door.Detokenize(request, Call())
+        told = await door.Detokenize(request, FakeContext())
     assert answer.json()["prompt"] == told.text
-    assert decoded == [(MANY, False)] * 2
+    assert decode_calls == [(MANY, False)] * 2
 
 
-class Call:
+class FakeContext:
     """The context of a gRPC call."""
 
     def invocation_metadata(self) -> None:
         return None
 
 
-async def test_tokens_are_named_where_that_is_wanted_and_beside_the_others(
+async def test_token_strings_are_made_on_request_off_the_event_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    named = Calls()
+    named = RecordedCalls()
     monkeypatch.setattr(Tokenizer, "token_text", lambda self, _: named.spy(str)(""))
     async with gateway() as (client, _):
         assert (await client.post("/tokenize", json={"prompt": "a " * 5000})).status_code == 200
@@ -149,7 +149,7 @@ async def test_tokens_are_named_where_that_is_wanted_and_beside_the_others(
     assert len(named) >= 5000 and not any(on_the_loop for _, on_the_loop in named)
 
 
-def test_the_one_that_is_wrong_among_many_is_named() -> None:
+def test_invalid_entry_among_many_is_named() -> None:
     with pytest.raises(InvalidInput, match=r"^prompt\[70000\]: must be from 0 to 4095; got -1"):
         check_token_ids("prompt", [5] * 70_000 + [-1], 4096)
     many = tuple((token, 1.0) for token in range(4000))
@@ -159,7 +159,7 @@ def test_the_one_that_is_wrong_among_many_is_named() -> None:
             check_biases((*many, wrong), 4096)
 
 
-def test_whatever_is_large_is_found_to_be() -> None:
+def test_large_bodies_are_recognized() -> None:
     assert not is_large(100, None, "a" * 30, [])
     assert all(is_large(100, large) for large in LARGE)
 
@@ -182,7 +182,7 @@ def test_whatever_is_large_is_found_to_be() -> None:
     ],
     ids=lambda value: [*value][-1] if isinstance(value, dict) else value.__name__,
 )
-def test_of_many_wrong_entries_the_first_is_told(kind: type[BaseModel], body: Any) -> None:
+def test_only_the_first_of_many_errors_is_reported(kind: type[BaseModel], body: Any) -> None:
     """A million errors would take seconds to build."""
     with pytest.raises((InvalidInput, ValidationError)) as caught:
         kind.model_validate(body)
@@ -190,14 +190,14 @@ def test_of_many_wrong_entries_the_first_is_told(kind: type[BaseModel], body: An
     assert isinstance(problem, InvalidInput) or problem.error_count() <= 3  # one per branch
 
 
-async def test_a_long_body_is_read_beside_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_body_is_validated_off_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     for kind, path, short, long in (
         (CompletionBody, "/v1/completions", {"prompt": "a"}, {"prompt": "a" * MANY}),
         (ChatBody, "/v1/chat/completions", {"messages": [MESSAGE]}, {"messages": [MESSAGE] * 3000}),
         (TokenizeBody, "/tokenize", {"prompt": "a"}, {"prompt": "a" * MANY}),
         (DetokenizeBody, "/detokenize", {"tokens": [5]}, {"tokens": [5] * MANY}),
     ):
-        calls = Calls()
+        calls = RecordedCalls()
         monkeypatch.setattr(kind, "model_validate", calls.spy(kind.model_validate))
         async with gateway() as (client, _):
             for body in (short, long):
@@ -206,7 +206,7 @@ async def test_a_long_body_is_read_beside_the_others(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("size", [1, MANY])
-async def test_a_body_of_no_form_is_told_so_at_any_length(size: int) -> None:
+async def test_malformed_body_gives_the_same_error_at_any_size(size: int) -> None:
     assert await refusal("/v1/completions", {"prompt": "a" * size, "x": 1}) == (
         "unknown_parameter", "x",
     )  # fmt: skip

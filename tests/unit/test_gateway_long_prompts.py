@@ -22,7 +22,9 @@ LITELLMS = "this model's maximum context length is 2048 tokens"
     ("/v1/responses", "input", {"input": LONG}),
     ("/v1/messages", "messages", CHAT),
 ])  # fmt: skip
-async def test_a_prompt_that_is_too_long(path: str, field: str, body: dict[str, Any]) -> None:
+async def test_too_long_prompt_error_is_recognized_by_clients(
+    path: str, field: str, body: dict[str, Any]
+) -> None:
     async with gateway() as (client, _):
         answer = await client.post(path, json=body)
     assert answer.status_code == 400

@@ -55,12 +55,12 @@ def body(**said: Any) -> MessagesBody:
     return MessagesBody.model_validate({"messages": [ASKED], **said})
 
 
-def told(said: list[Any], **more: Any) -> list[dict[str, Any]]:
+def chat_messages(said: list[Any], **more: Any) -> list[dict[str, Any]]:
     chat = body(messages=said, **more).chat
     return [one.model_dump(exclude_none=True, exclude={"tool_calls"}) for one in chat.messages]
 
 
-def test_blocks_of_an_answer_are_one_message() -> None:
+def test_assistant_blocks_become_one_message() -> None:
     chat = body(messages=[ASKED, ANSWER, {"role": "user", "content": [RETURNED]}]).chat
     assert [one.role for one in chat.messages] == ["user", "assistant", "tool"]
     answer = chat.messages[1]
@@ -88,41 +88,43 @@ def test_blocks_of_an_answer_are_one_message() -> None:
         ([], [("user", "")]),
     ],
 )
-def test_what_a_turn_tells(blocks: list[Any], expected: list[tuple[str, str]]) -> None:
+def test_blocks_of_a_turn_become_messages(
+    blocks: list[Any], expected: list[tuple[str, str]]
+) -> None:
     """Claude Code sends pages of a PDF beside the tool's result."""
-    said = told([{"role": "user", "content": blocks}])
+    said = chat_messages([{"role": "user", "content": blocks}])
     assert [(one["role"], one["content"]) for one in said] == expected
 
 
 @pytest.mark.parametrize("system", ["Be brief.", [{"type": "text", "text": "Be brief.", **CACHED}]])
-def test_the_words_of_the_system_come_first(system: Any) -> None:
-    assert told([ASKED], system=system)[0] == {"role": "system", "content": "Be brief."}
+def test_system_prompt_comes_first(system: Any) -> None:
+    assert chat_messages([ASKED], system=system)[0] == {"role": "system", "content": "Be brief."}
 
 
-def test_the_first_words_of_the_system_are_one_message() -> None:
+def test_leading_system_messages_are_merged() -> None:
     """gpt-oss's template silently drops all but the first."""
     words = [{"role": "system", "content": text} for text in ("Be kind.", "Stop.")]
-    said = told([words[0], ASKED, words[1]], system="Be brief.")
+    said = chat_messages([words[0], ASKED, words[1]], system="Be brief.")
     assert [one["role"] for one in said] == ["system", "user", "system"]
     assert said[0]["content"] == "Be brief.\n\nBe kind."
 
 
 @pytest.mark.parametrize("words", [{"content": []}, {"content": None}, {"content": ""}, {}])
-def test_turns_that_only_say_how_to_answer(words: dict[str, Any]) -> None:
+def test_directive_turns_without_content_are_dropped(words: dict[str, Any]) -> None:
     """Claude Code sends them in the middle of a conversation, which keeps them from then on."""
     directive = {"role": "system", "output_config": {"effort": "high"}, **words}
-    said = told([ASKED, directive, ANSWER, {"role": "user", "content": [RETURNED]}])
+    said = chat_messages([ASKED, directive, ANSWER, {"role": "user", "content": [RETURNED]}])
     assert [one["role"] for one in said] == ["user", "assistant", "tool"]
 
 
-def test_the_system_may_say_which_tools_there_are_from_here_on() -> None:
+def test_tool_changes_in_a_system_turn_are_accepted() -> None:
     tool = {"type": "tool_reference", "name": "weather"}
     changes = [{"type": kind, "tool": tool} for kind in ("tool_addition", "tool_removal")]
     turn = {"role": "system", "content": [*changes, TWO[0]], "clear_at": "next_user_message"}
-    assert told([ASKED, turn])[1:] == [{"role": "system", "content": "one"}]
+    assert chat_messages([ASKED, turn])[1:] == [{"role": "system", "content": "one"}]
 
 
-def test_the_chat_that_is_meant() -> None:
+def test_messages_body_is_converted_to_a_chat() -> None:
     chat = body(
         tools=[WEATHER, {"type": "custom", **WEATHER, "name": "g"},
                {"type": "web_search_20250305", "name": "web_search", "max_uses": 5},
@@ -151,17 +153,17 @@ def test_the_chat_that_is_meant() -> None:
 @pytest.mark.parametrize(
     ("choice", "meant"), [("auto", "auto"), ("any", "required"), ("none", "none")]
 )
-def test_choices_of_tools(choice: str, meant: str) -> None:
+def test_tool_choices_are_converted(choice: str, meant: str) -> None:
     assert body(tools=[WEATHER], tool_choice={"type": choice}).chat.tool_choice == meant
 
 
-def test_thinking_may_be_refused() -> None:
+def test_thinking_can_be_disabled() -> None:
     said = body(thinking={"type": "disabled"}, chat_template_kwargs={"x": 1, "thinking": True})
     assert said.chat.chat_template_kwargs == {"enable_thinking": False, "thinking": True, "x": 1}
     assert body().chat.chat_template_kwargs is None
 
 
-def test_an_answer_that_has_begun_is_gone_on_with() -> None:
+def test_final_assistant_message_is_continued() -> None:
     chat = body(messages=[ASKED, {"role": "assistant", "content": "It is"}]).chat
     assert (chat.add_generation_prompt, chat.continue_final_message) == (False, True)
 
@@ -187,14 +189,14 @@ def test_an_answer_that_has_begun_is_gone_on_with() -> None:
         ({"stop": "x", "stop_sequences": ["y"]}, "stop"),
     ],
 )  # fmt: skip
-def test_what_is_refused(said: dict[str, Any], field: str) -> None:
+def test_unsupported_and_invalid_fields_are_refused(said: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         body(**said)
     assert caught.value.field == field
     assert isinstance(caught.value, Unsupported) == (field in ("tools[0].type", "mcp_servers"))
 
 
-def test_a_client_that_would_have_its_conversation_held_is_told_in_its_words() -> None:
+def test_thread_request_error_has_anthropics_error_code() -> None:
     """Anthropic's tool runner then manages it itself; any other error makes it raise."""
     with pytest.raises(Unsupported) as caught:
         body(thread={"type": "create"})
@@ -214,13 +216,13 @@ def test_a_client_that_would_have_its_conversation_held_is_told_in_its_words() -
         ("tool_choice.function.name", "tool_choice.name"),
     ],
 )  # fmt: skip
-def test_mistakes_have_the_names_that_the_client_used(inside: str, name: str) -> None:
+def test_errors_use_the_clients_field_names(inside: str, name: str) -> None:
     with pytest.raises(InvalidInput) as caught, own_names():
         raise InvalidInput(inside, "must be another", 1)
     assert caught.value.field == name
 
 
-def test_blocks_of_output_grow_one_after_the_other() -> None:
+def test_output_blocks_are_streamed_in_sequence() -> None:
     """The events add up to the blocks at the end."""
     output = Output(KINDS)
     events: list[Any] = []
@@ -250,7 +252,7 @@ def test_blocks_of_output_grow_one_after_the_other() -> None:
     ("written", "expected"),
     [('{"a": [1, 2', {"a": [1, 2]}), ('{"a": "x', {}), ("", {}), ("[1]", {}), ("nonsense", {})],
 )
-def test_a_call_that_was_cut(written: str, expected: Any) -> None:
+def test_truncated_call_has_partial_input(written: str, expected: Any) -> None:
     """The input as far as it goes, as Anthropic's client parses partial JSON."""
     output = Output(KINDS)
     list(output.feed(Parts([CallPart(0, "c", "f", written)])))
@@ -258,12 +260,12 @@ def test_a_call_that_was_cut(written: str, expected: Any) -> None:
     assert output.value[0]["input"] == expected
 
 
-def test_an_answer_that_says_nothing_has_no_blocks() -> None:
+def test_empty_answer_has_no_blocks() -> None:
     output = Output(KINDS)
     assert list(output.finish(COMPLETED)) == [] and output.value == []
 
 
-class BrokenWork:
+class FailingGeneration:
     """A generation that fails after its first piece."""
 
     answer_id, created, model = "chatcmpl-1", 5, "m"
@@ -278,8 +280,8 @@ class BrokenWork:
         return {"prompt_tokens": 9, "completion_tokens": 1, "prompt_tokens_details": cached}
 
 
-async def test_a_stream_that_fails_says_so() -> None:
-    answer = MessageAnswer(BrokenWork())  # type: ignore[arg-type]
+async def test_failing_stream_ends_with_an_error_event() -> None:
+    answer = MessageAnswer(FailingGeneration())  # type: ignore[arg-type]
     written = b""
     with pytest.raises(Overloaded) as caught:
         async for data in answer.events():
@@ -304,7 +306,7 @@ async def test_a_stream_that_fails_says_so() -> None:
     ],
 )
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
-async def test_errors_have_their_own_shape(said: Any, status: int, kind: str, path: str) -> None:
+async def test_errors_have_anthropics_shape(said: Any, status: int, kind: str, path: str) -> None:
     async with gateway() as (client, _):
         answer = await client.post(path, json=said)
     assert answer.status_code == status
@@ -316,7 +318,7 @@ async def test_errors_have_their_own_shape(said: Any, status: int, kind: str, pa
 @pytest.mark.parametrize(
     "path", ["/v1/messages", "/v1/messages/count_tokens", "/v1/chat/completions", "/tokenize"]
 )
-async def test_the_document_knows_the_shape_of_errors(path: str) -> None:
+async def test_openapi_document_describes_the_error_shape(path: str) -> None:
     async with gateway() as (client, _):
         document = (await client.get("/openapi.json")).json()
         refused = await client.post(path, json={"messages": "x"})
@@ -325,7 +327,7 @@ async def test_the_document_knows_the_shape_of_errors(path: str) -> None:
     assert set(refused.json()) == set(shape["properties"])
 
 
-async def test_no_such_route_and_no_such_method() -> None:
+async def test_unknown_route_and_method_errors() -> None:
     async with gateway() as (client, _):
         missing = await client.post("/v1/messages/batches")
         wrong = await client.get("/v1/messages")
@@ -335,7 +337,7 @@ async def test_no_such_route_and_no_such_method() -> None:
     assert others.json()["error"]["code"] == "unknown_url"
 
 
-async def test_the_key_may_come_under_either_name(tmp_path: Path) -> None:
+async def test_api_key_is_accepted_in_either_header(tmp_path: Path) -> None:
     key = new_key()
     (tmp_path / "keys.toml").write_text(KeyEntry(name="a", sha256=hash_of(key), tenant="").toml())
     said = {"messages": [ASKED]}

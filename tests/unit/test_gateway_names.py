@@ -17,7 +17,7 @@ NAMES = ["big", "org/small", "small:1b"]
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_every_name_is_the_models(path: str) -> None:
+async def test_every_served_name_is_accepted(path: str) -> None:
     async with gateway(served_model_name=", ".join(NAMES)) as (client, _):
         for name in [*NAMES, None]:  # refused for another field, checked after the name
             body = {**BODIES[path], "model": name, "temperature": -1}
@@ -29,7 +29,7 @@ async def test_every_name_is_the_models(path: str) -> None:
     assert "must be 'big' or 'org/small' or 'small:1b'" in answer.json()["error"]["message"]
 
 
-async def test_models_are_listed_by_all_names() -> None:
+async def test_models_are_listed_under_all_names() -> None:
     async with gateway(served_model_name=",".join(NAMES)) as (client, deployment):
         page = (await client.get("/v1/models")).json()
         assert [model["id"] for model in page["data"]] == NAMES
@@ -41,7 +41,7 @@ async def test_models_are_listed_by_all_names() -> None:
 
 
 @pytest.mark.parametrize("said", ["", " , "])
-async def test_without_a_name_it_is_the_verifiers(said: str) -> None:
+async def test_default_name_is_the_verifiers(said: str) -> None:
     async with gateway(served_model_name=said) as (client, deployment):
         (model,) = (await client.get("/v1/models")).json()["data"]
     assert model["id"] == deployment.model.model_name

@@ -26,7 +26,13 @@ from orchestrator.gateway.runs import Step
 THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": [],
            "content": [{"type": "reasoning_text", "text": "hm"}]}  # fmt: skip
 TEXT = {"type": "output_text", "text": "yes", "annotations": [], "logprobs": []}
-SAID = {"type": "message", "role": "assistant", "status": "completed", "id": "1", "content": [TEXT]}
+ASSISTANT = {
+    "type": "message",
+    "role": "assistant",
+    "status": "completed",
+    "id": "1",
+    "content": [TEXT],
+}
 CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}", "status": None}
 RETURNED = {"type": "function_call_output", "call_id": "c1", "output": "5"}
 ASKED = {"role": "user", "content": "x"}
@@ -40,8 +46,10 @@ def roles(said: list[Any]) -> list[str]:
     return [one["role"] for one in messages(None, body(input=said).input)]
 
 
-def test_items_of_one_answer_are_one_message() -> None:
-    told = messages("Be brief.", body(input=[ASKED, THOUGHT, SAID, CALL, CALL, RETURNED]).input)
+def test_items_of_one_answer_become_one_message() -> None:
+    told = messages(
+        "Be brief.", body(input=[ASKED, THOUGHT, ASSISTANT, CALL, CALL, RETURNED]).input
+    )
     assert [one["role"] for one in told] == ["system", "user", "assistant", "tool"]
     answer = told[2]
     assert (answer["reasoning"], answer["content"]) == ("hm", "yes")
@@ -49,7 +57,7 @@ def test_items_of_one_answer_are_one_message() -> None:
     assert told[3] == {"role": "tool", "tool_call_id": "c1", "content": "5"}
 
 
-def test_the_systems_words_at_the_beginning_are_one_message() -> None:
+def test_leading_system_messages_are_merged() -> None:
     """Codex sends instructions and a developer message; some templates allow one system turn only.
 
     gpt-oss's template would drop the second, and Gemma 3's would refuse it. Later system messages
@@ -61,10 +69,10 @@ def test_the_systems_words_at_the_beginning_are_one_message() -> None:
         {"role": "system", "content": "Be brief.\n\nRead only.\n\nRead only."}, ASKED,
         {"role": "developer", "content": "Read only."},
     ]  # fmt: skip
-    assert roles([SAID, developer, developer]) == ["assistant", "developer", "developer"]
+    assert roles([ASSISTANT, developer, developer]) == ["assistant", "developer", "developer"]
 
 
-def test_a_picture_that_a_tool_brought_is_told_of() -> None:
+def test_image_in_a_tool_result_becomes_a_placeholder() -> None:
     """A refusal would end the conversation, which contains it from then on; a user's is refused."""
     picture = {"type": "input_image", "image_url": "data:image/png;base64,", "detail": "high"}
     said = body(input=[ASKED, CALL, {**RETURNED, "output": [picture]}]).input
@@ -77,7 +85,7 @@ def test_a_picture_that_a_tool_brought_is_told_of() -> None:
         body(input=[{"role": "user", "content": [picture]}])
 
 
-def test_a_file_that_a_tool_brought_is_told_of() -> None:
+def test_file_in_a_tool_result_becomes_a_placeholder() -> None:
     file = {"type": "input_file", "filename": "a.pdf", "file_data": "data:application/pdf;base64,"}
     text = {"type": "input_text", "text": "read"}
     said = body(input=[ASKED, CALL, {**RETURNED, "output": [text, file]}]).input
@@ -86,7 +94,7 @@ def test_a_file_that_a_tool_brought_is_told_of() -> None:
         body(input=[{"role": "user", "content": [file]}])
 
 
-def test_what_another_agent_says_is_the_users() -> None:
+def test_agent_messages_become_user_messages() -> None:
     """Codex's helper agents get their task so: its "encrypted" part is the model's plain text."""
     parts = [
         {"type": "input_text", "text": "Sender: main"},
@@ -102,19 +110,19 @@ def test_what_another_agent_says_is_the_users() -> None:
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
-        ([SAID, SAID], ["assistant", "assistant"]),
-        ([CALL, SAID], ["assistant", "assistant"]),
-        ([SAID, THOUGHT, CALL], ["assistant", "assistant"]),
+        ([ASSISTANT, ASSISTANT], ["assistant", "assistant"]),
+        ([CALL, ASSISTANT], ["assistant", "assistant"]),
+        ([ASSISTANT, THOUGHT, CALL], ["assistant", "assistant"]),
         ([CALL, RETURNED, THOUGHT, CALL, RETURNED], ["assistant", "tool", "assistant", "tool"]),
         ([{"type": "reasoning", "summary": []}, ASKED], ["user"]),
         ([THOUGHT, THOUGHT], ["assistant", "assistant"]),
     ],
 )
-def test_where_another_message_begins(said: list[Any], expected: list[str]) -> None:
+def test_items_are_grouped_into_messages(said: list[Any], expected: list[str]) -> None:
     assert roles(said) == expected
 
 
-def test_the_chat_that_is_meant() -> None:
+def test_response_body_is_converted_to_a_chat() -> None:
     said = body(
         tools=[{"type": "function", "name": "f", "strict": True}, {"type": "web_search"}],
         tool_choice={"type": "function", "name": "f"},
@@ -136,7 +144,7 @@ def test_the_chat_that_is_meant() -> None:
 @pytest.mark.parametrize("said", [
     {"truncation": "auto"}, {"stream": True, "stream_options": {"include_usage": True}},
 ])  # fmt: skip
-def test_what_holds_in_any_case_may_be_asked_for(said: dict[str, Any]) -> None:
+def test_options_that_always_hold_are_accepted(said: dict[str, Any]) -> None:
     """Usage comes with the last event; too long input is refused rather than truncated."""
     assert body(**said).chat.messages == body().chat.messages
 
@@ -151,7 +159,7 @@ PLAIN_TOOL = {"type": "function", "name": "f"}
 CALLED = {**CALL, "name": "forecast", "namespace": "mcp__weather"}
 
 
-def test_functions_in_a_namespace_are_functions_of_the_chat() -> None:
+def test_namespaced_functions_are_functions_of_the_chat() -> None:
     """Codex sends MCP servers' tools so, and knows calls by both names."""
     said = body(tools=[PLAIN_TOOL, NAMESPACE, {"type": "web_search"}], input=[ASKED, CALLED])
     functions = [tool.function for tool in said.chat.tools or ()]
@@ -166,12 +174,12 @@ def test_functions_in_a_namespace_are_functions_of_the_chat() -> None:
     assert told == [("f", None), ("forecast", "mcp__weather")]
 
 
-def test_two_functions_of_one_full_name_are_refused() -> None:
+def test_duplicate_full_function_names_are_refused() -> None:
     with pytest.raises(InvalidInput, match="^tools: .*mcp__weather__forecast twice"):
         body(tools=[NAMESPACE, {**PLAIN_TOOL, "name": "mcp__weather__forecast"}])
 
 
-def test_tools_may_come_as_an_item() -> None:
+def test_tools_may_be_sent_as_an_input_item() -> None:
     """Newer versions of Codex send no others, and omit what only OpenAI's servers run."""
     more = {"type": "additional_tools", "role": "developer", "tools": [
         {**PLAIN_TOOL, "description": "Now."}, NAMESPACE, {"type": "web_search"}]}  # fmt: skip
@@ -185,7 +193,7 @@ def test_tools_may_come_as_an_item() -> None:
         body(input=[{**more, "tools": [{"type": "function"}]}, ASKED])
 
 
-def test_what_codex_says_besides_means_nothing() -> None:
+def test_additional_codex_fields_are_ignored() -> None:
     """Fields about itself, its items and summaries, in every request."""
     noted = {"internal_chat_message_metadata_passthrough": {"turn_id": "1"}}
     text = {"type": "input_text", "text": "x", "prompt_cache_breakpoint": {"mode": "explicit"}}
@@ -204,7 +212,7 @@ def test_what_codex_says_besides_means_nothing() -> None:
     assert [one.role for one in said.chat.messages] == ["system", "assistant", "tool"]
 
 
-def test_what_openais_newer_clients_say_besides_means_nothing() -> None:
+def test_additional_fields_of_newer_openai_clients_are_ignored() -> None:
     """Who may call and has called, the form of results, and access programs."""
     direct: Any = {"caller": {"type": "direct"}}
     tool: Any = {
@@ -228,13 +236,13 @@ def test_what_openais_newer_clients_say_besides_means_nothing() -> None:
         ("tool_choice.function.name", "tool_choice.name"), ("temperature", "temperature"),
     ],
 )  # fmt: skip
-def test_mistakes_have_the_names_that_the_client_used(inside: str, told: str) -> None:
+def test_errors_use_the_clients_field_names(inside: str, told: str) -> None:
     with pytest.raises(InvalidInput) as caught, own_names():
         raise InvalidInput(inside, "must be another", 1)
     assert caught.value.field == told
 
 
-def test_items_of_output_grow_one_after_the_other() -> None:
+def test_output_items_are_streamed_in_sequence() -> None:
     """The events add up to the items at the end."""
     output = Output(kinds({}))
     told: list[Any] = []
@@ -261,14 +269,14 @@ def test_items_of_output_grow_one_after_the_other() -> None:
     assert [item.get("arguments") for item in output.value[2:]] == ["{}", "{}"]
 
 
-def test_an_answer_that_says_nothing_is_an_empty_message() -> None:
+def test_empty_answer_is_an_empty_message() -> None:
     output = Output(kinds({}))
     list(output.finish_with_content(COMPLETED))
     (item,) = output.value
     assert (item["type"], item["content"][0]["text"]) == ("message", "")
 
 
-class BrokenWork:
+class FailingGeneration:
     """A generation that fails after its first piece."""
 
     answer_id, created, model = "chatcmpl-1", 5, "m"
@@ -289,8 +297,8 @@ class BrokenWork:
         return None
 
 
-async def test_a_stream_that_fails_says_so() -> None:
-    answer = ResponseAnswer(BrokenWork(), body())  # type: ignore[arg-type]
+async def test_failing_stream_ends_with_response_failed() -> None:
+    answer = ResponseAnswer(FailingGeneration(), body())  # type: ignore[arg-type]
     told = b""
     with pytest.raises(Unavailable) as caught:
         async for data in answer.events():

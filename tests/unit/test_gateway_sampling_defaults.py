@@ -13,21 +13,21 @@ from draftloop.request import SamplingParameters
 from orchestrator.gateway.sampling_defaults import OPENAI, sampling_defaults
 
 
-def advised(folder: Path, **said: Any) -> SamplingParameters:
+def defaults_from(folder: Path, **said: Any) -> SamplingParameters:
     (folder / "generation_config.json").write_text(json.dumps(said))
     return sampling_defaults(folder)
 
 
-def test_the_files_of_hubs(tmp_path: Path) -> None:
+def test_generation_configs_of_model_hubs_are_read(tmp_path: Path) -> None:
     assert sampling_defaults(tmp_path) == OPENAI
-    qwen = advised(
+    qwen = defaults_from(
         tmp_path, do_sample=True, eos_token_id=[1, 2], temperature=0.6, top_k=20, top_p=0.95,
         repetition_penalty=1.05, transformers_version="5.0",
     )  # fmt: skip
     assert qwen == SamplingParameters(
         temperature=0.6, top_k=20, top_p=0.95, repetition_penalty=1.05
     )
-    assert advised(tmp_path, temperature=None, top_k=-1, min_p=0.1) == SamplingParameters(
+    assert defaults_from(tmp_path, temperature=None, top_k=-1, min_p=0.1) == SamplingParameters(
         temperature=1.0, min_p=0.1
     )
 
@@ -36,15 +36,15 @@ def test_the_files_of_hubs(tmp_path: Path) -> None:
     {"temperature": "hot"}, {"temperature": -1}, {"top_p": 0}, {"min_p": [0.1]}, {"top_k": True},
     {"top_k": 2.5},
 ])  # fmt: skip
-def test_a_rule_that_is_broken_is_named(tmp_path: Path, said: dict[str, Any]) -> None:
+def test_invalid_recommended_value_is_named(tmp_path: Path, said: dict[str, Any]) -> None:
     (name,) = said
     with pytest.raises(
         StartupFailure, match=f"^generation_config: .*generation_config.json: {name}"
     ):
-        advised(tmp_path, **said)
+        defaults_from(tmp_path, **said)
 
 
-def test_what_is_no_json_is_named(tmp_path: Path) -> None:
+def test_invalid_json_is_reported(tmp_path: Path) -> None:
     (tmp_path / "generation_config.json").write_text("{")
     with pytest.raises(StartupFailure, match="generation_config.json cannot be read"):
         sampling_defaults(tmp_path)

@@ -21,7 +21,7 @@ from tests.support.waiting import eventually
 SCOPE: dict[str, Any] = {"type": "http"}
 
 
-class Peer:
+class FakeClient:
     """A client that stays until `leaves` is set and accepts all messages."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Peer:
         return b"".join(message.get("body", b"") for message in self.messages)
 
 
-class Room:
+class AdmissionFront:
     """A front that counts admitted requests."""
 
     taken = 0
@@ -58,7 +58,7 @@ class Room:
         return contextlib.nullcontext()
 
 
-class Rounds:
+class CountedGeneration:
     """A generation with `count` pieces."""
 
     def __init__(self, count: int) -> None:
@@ -72,16 +72,16 @@ class Rounds:
         self.finish_reason = "stop"
 
 
-async def failing(error: Exception, *, after: int) -> AsyncGenerator[bytes, None]:
+async def failing_events(error: Exception, *, after: int) -> AsyncGenerator[bytes, None]:
     for _ in range(after):
         yield b"data: {}\n\n"
     raise error
 
 
-async def test_an_error_before_the_first_event_has_a_status_of_its_own() -> None:
-    peer = Peer()
+async def test_error_before_the_first_event_is_raised() -> None:
+    peer = FakeClient()
     with pytest.raises(Overloaded):
-        await EventStream(failing(Overloaded("full"), after=0), error_events)(
+        await EventStream(failing_events(Overloaded("full"), after=0), error_events)(
             SCOPE, peer.receive, peer.send
         )
     assert not peer.messages
@@ -90,16 +90,16 @@ async def test_an_error_before_the_first_event_has_a_status_of_its_own() -> None
 @pytest.mark.parametrize(("error", "word"), [
     (DeadlineExceeded(), b"deadline"), (RuntimeError("secret"), b"internal error"),
 ])  # fmt: skip
-async def test_a_later_error_is_an_event(error: Exception, word: bytes) -> None:
-    peer = Peer()
-    await EventStream(failing(error, after=2), error_events)(SCOPE, peer.receive, peer.send)
+async def test_error_after_the_first_event_is_an_event(error: Exception, word: bytes) -> None:
+    peer = FakeClient()
+    await EventStream(failing_events(error, after=2), error_events)(SCOPE, peer.receive, peer.send)
     assert peer.messages[0]["status"] == 200
     assert b'data: {"error":' in peer.body and word in peer.body and b"secret" not in peer.body
     assert peer.body.endswith(b"data: [DONE]\n\n")
     assert not peer.messages[-1].get("more_body")
 
 
-class Slow:
+class SlowEvents:
     """Events that begin when told to, or fail then."""
 
     def __init__(self, error: Exception | None = None) -> None:
@@ -116,7 +116,7 @@ class Slow:
         finally:
             self.closed.set()
 
-    async def heard(self, peer: Peer) -> asyncio.Task[None]:
+    async def heard(self, peer: FakeClient) -> asyncio.Task[None]:
         """Runs until the client has been sent signs of life."""
         answer = EventStream(self.events(), error_events)
         running = asyncio.create_task(answer(SCOPE, peer.receive, peer.send))
@@ -124,7 +124,7 @@ class Slow:
         assert peer.messages[0]["status"] == 200
         return running
 
-    async def notifying(self, peer: Peer) -> None:
+    async def notifying(self, peer: FakeClient) -> None:
         """Runs to the end."""
         running = await self.heard(peer)
         self.begins.set()
@@ -132,38 +132,38 @@ class Slow:
 
 
 @pytest.fixture
-def soon_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_quiet_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shortens the time until a sign of life is sent."""
     monkeypatch.setattr(stream, "KEEP_ALIVE_INTERVAL_S", 0.01)
 
 
-@pytest.mark.usefixtures("soon_heard")
-async def test_who_waits_long_hears_that_somebody_is_there() -> None:
+@pytest.mark.usefixtures("short_quiet_time")
+async def test_waiting_client_receives_keepalives() -> None:
     """Node's clients give up after 300 s without a response head; prompts may take longer."""
-    peer, slow = Peer(), Slow()
+    peer, slow = FakeClient(), SlowEvents()
     await slow.notifying(peer)
     assert peer.body.replace(stream.KEEP_ALIVE_COMMENT, b"") == b"data: 1\n\ndata: 2\n\n"
     assert not peer.messages[-1].get("more_body") and slow.closed.is_set()
 
 
-@pytest.mark.usefixtures("soon_heard")
-async def test_an_error_after_a_long_wait_is_an_event() -> None:
-    peer = Peer()
-    await Slow(DeadlineExceeded()).notifying(peer)
+@pytest.mark.usefixtures("short_quiet_time")
+async def test_error_after_a_keepalive_is_an_event() -> None:
+    peer = FakeClient()
+    await SlowEvents(DeadlineExceeded()).notifying(peer)
     assert b'data: {"error":' in peer.body and peer.body.endswith(b"data: [DONE]\n\n")
 
 
-@pytest.mark.usefixtures("soon_heard")
-async def test_who_leaves_while_waiting_ends_the_work() -> None:
-    peer, slow = Peer(), Slow()
+@pytest.mark.usefixtures("short_quiet_time")
+async def test_disconnect_while_waiting_ends_the_generation() -> None:
+    peer, slow = FakeClient(), SlowEvents()
     running = await slow.heard(peer)
     peer.leaves.set()
     await running
     assert slow.closed.is_set()
 
 
-async def test_a_client_that_leaves_ends_the_work() -> None:
-    peer, closed = Peer(), asyncio.Event()
+async def test_client_disconnect_ends_the_generation() -> None:
+    peer, closed = FakeClient(), asyncio.Event()
 
     async def endless() -> AsyncGenerator[bytes, None]:
         try:
@@ -177,7 +177,7 @@ async def test_a_client_that_leaves_ends_the_work() -> None:
     assert closed.is_set()
 
 
-class Endless:
+class EndlessGeneration:
     """A generation that never ends by itself."""
 
     finish_reason = None
@@ -188,7 +188,7 @@ class Endless:
             yield 0
 
 
-class Outcomes(Room):
+class OutcomeFront(AdmissionFront):
     """Records the errors with which requests ended."""
 
     def __init__(self) -> None:
@@ -204,10 +204,10 @@ class Outcomes(Room):
             raise
 
 
-async def test_whom_the_server_ends_is_not_one_who_has_called_off() -> None:
+async def test_server_shutdown_is_not_counted_as_cancellation() -> None:
     # Generations that the server ends when it stops fail as unavailable, not as aborted.
-    front = Outcomes()
-    generations: Any = [Endless(), Endless()]
+    front = OutcomeFront()
+    generations: Any = [EndlessGeneration(), EndlessGeneration()]
     running = steps(front, generations, (), None)  # type: ignore[arg-type]
     async with contextlib.aclosing(running):
         await anext(running)
@@ -220,10 +220,10 @@ async def test_whom_the_server_ends_is_not_one_who_has_called_off() -> None:
         await anext(steps(front, generations, (), None))  # type: ignore[arg-type]
 
 
-async def test_a_slow_reader_has_room_only_while_something_runs_for_him() -> None:
+async def test_slow_reader_is_admitted_only_while_its_generations_run() -> None:
     # A finished generation gives its place free, even if its client has not read it all.
-    front = Room()
-    generations: Any = [Rounds(2), Rounds(3)]
+    front = AdmissionFront()
+    generations: Any = [CountedGeneration(2), CountedGeneration(3)]
     running = steps(front, generations, (), None)  # type: ignore[arg-type]
     async with contextlib.aclosing(running):
         await anext(running)
@@ -233,14 +233,14 @@ async def test_a_slow_reader_has_room_only_while_something_runs_for_him() -> Non
         assert numbers == [0, 1, 1, 2]
 
 
-def test_no_event_has_what_readers_take_for_the_end_of_a_line() -> None:
+def test_events_contain_no_line_separators() -> None:
     # Some readers end lines at characters such as U+2028 and U+0085, so these are escaped.
     said = {"text": "a\u2028b\u2029c\x85d\x0be\x1cf"}
     (line,) = event(said).decode().removesuffix("\n\n").splitlines()
     assert json.loads(line.removeprefix("data: ")) == said
 
 
-async def test_a_client_that_does_not_read_counts_as_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stalled_client_is_treated_as_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "STALL_TIMEOUT_S", 0.01)
     closed = asyncio.Event()
 
@@ -255,5 +255,5 @@ async def test_a_client_that_does_not_read_counts_as_gone(monkeypatch: pytest.Mo
         finally:
             closed.set()
 
-    await EventStream(events(), error_events)(SCOPE, Peer().receive, stuck)
+    await EventStream(events(), error_events)(SCOPE, FakeClient().receive, stuck)
     assert closed.is_set()

@@ -33,7 +33,7 @@ AGENTS = (
 )  # fmt: skip
 
 
-def folder(path: Path, config: dict[str, Any], template: str | None = None) -> Path:
+def template_folder(path: Path, config: dict[str, Any], template: str | None = None) -> Path:
     """A tokenizer's folder with only the template's files."""
     (path / "tokenizer_config.json").write_text(json.dumps(config))
     if template is not None:
@@ -41,7 +41,7 @@ def folder(path: Path, config: dict[str, Any], template: str | None = None) -> P
     return path
 
 
-def test_a_model_without_a_template_gets_the_plain_one() -> None:
+def test_model_without_a_template_uses_the_default() -> None:
     template = ChatTemplate(bundled_model("verifier"))
     assert template.source == DEFAULT_TEMPLATE
     assert template.render(TALK) == "System: Be short.\n\nUser: Hi\n\nAssistant:"
@@ -49,22 +49,22 @@ def test_a_model_without_a_template_gets_the_plain_one() -> None:
 
 @pytest.mark.parametrize("told", [CHATML, [{"name": "tools", "template": "no"},
                                            {"name": "default", "template": CHATML}]])  # fmt: skip
-def test_the_models_own_template(tmp_path: Path, told: Any) -> None:
-    template = ChatTemplate(folder(tmp_path, {"chat_template": told}))
+def test_template_of_the_model_is_used(tmp_path: Path, told: Any) -> None:
+    template = ChatTemplate(template_folder(tmp_path, {"chat_template": told}))
     assert template.render(TALK[1:]).endswith("Hi<|im_end|>\n<|im_start|>assistant\n")
     assert "assistant" not in template.render(TALK, add_generation_prompt=False)
 
 
-def test_a_file_beside_wins_and_a_setting_wins_over_both(tmp_path: Path) -> None:
-    model = folder(tmp_path, {"chat_template": "config"}, "beside")
+def test_setting_overrides_template_file_overrides_config(tmp_path: Path) -> None:
+    model = template_folder(tmp_path, {"chat_template": "config"}, "beside")
     assert ChatTemplate(model).render(TALK) == "beside"
     (tmp_path / "mine.jinja").write_text("mine")
     assert ChatTemplate(model, tmp_path / "mine.jinja").render(TALK) == "mine"
 
 
-def test_a_file_of_its_own_for_tools(tmp_path: Path) -> None:
+def test_separate_tool_template_is_used_with_tools(tmp_path: Path) -> None:
     """transformers saves a model with several templates in this way."""
-    folder(tmp_path, {}, "plain")
+    template_folder(tmp_path, {}, "plain")
     (tmp_path / "additional_chat_templates").mkdir()
     (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("{{ tools[0].name }}")
     template = ChatTemplate(tmp_path)
@@ -75,35 +75,37 @@ def test_a_file_of_its_own_for_tools(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("token", ["<s>", {"content": "<s>"}])
-def test_special_tokens_are_at_hand(tmp_path: Path, token: Any) -> None:
-    model = folder(tmp_path, {"bos_token": token}, "{{ bos_token }}{{ messages[0].content }}")
+def test_special_tokens_are_available_in_templates(tmp_path: Path, token: Any) -> None:
+    model = template_folder(
+        tmp_path, {"bos_token": token}, "{{ bos_token }}{{ messages[0].content }}"
+    )
     assert ChatTemplate(model).render(TALK) == "<s>Be short."
 
 
-def test_what_hubs_templates_use(tmp_path: Path) -> None:
+def test_templates_support_loop_controls_and_tojson(tmp_path: Path) -> None:
     # Templates on hubs use `break` in loops, and `tojson` without HTML escapes.
     text = "{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}{{ m | tojson }}"
-    template = ChatTemplate(folder(tmp_path, {}, text + "{% endfor %}"))
+    template = ChatTemplate(template_folder(tmp_path, {}, text + "{% endfor %}"))
     assert template.render([{"role": "user", "content": "<ü>"}, *TALK]) == (
         '{"role": "user", "content": "<ü>"}'
     )
 
 
-def test_what_hubs_templates_find(tmp_path: Path) -> None:
+def test_templates_have_the_helpers_of_transformers(tmp_path: Path) -> None:
     """Templates find what transformers gives them: the date, `tools` as none, generation blocks."""
     text = (
         "{{ strftime_now('%Y') }} {% if tools is not none %}tools{% endif %}"
         "{% generation %}{{ messages[1].content }}{% endgeneration %}"
         "{{ {'b': 1, 'a': 2} | tojson(separators=(',', ':'), sort_keys=true) }}"
     )
-    said = ChatTemplate(folder(tmp_path, {}, text)).render(TALK)
+    said = ChatTemplate(template_folder(tmp_path, {}, text)).render(TALK)
     assert said == f'{datetime.now().astimezone().year} Hi{{"a":2,"b":1}}'
 
 
-def test_options_are_the_templates(tmp_path: Path) -> None:
+def test_request_options_reach_the_template(tmp_path: Path) -> None:
     """A request's options reach the template but never replace its messages."""
     text = "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
-    template = ChatTemplate(folder(tmp_path, {}, text + "{{ messages[1].content }}"))
+    template = ChatTemplate(template_folder(tmp_path, {}, text + "{{ messages[1].content }}"))
     assert template.render(TALK) == "Hi"
     quiet: dict[str, Any] = {"enable_thinking": False, "messages": [], "add_generation_prompt": 3}
     assert template.render(TALK, options=quiet) == "<think></think>Hi"
@@ -113,12 +115,12 @@ def test_options_are_the_templates(tmp_path: Path) -> None:
     ("none", {}, "none False False"), ("high", {}, "high True True"),
     ("high", {"thinking": False}, "high True False"),
 ])  # fmt: skip
-async def test_an_effort_says_whether_to_think(
+async def test_reasoning_effort_sets_the_thinking_options(
     tmp_path: Path, effort: str, options: dict[str, Any], expected: str
 ) -> None:
     """The template gets both names: DeepSeek V3.1 knows only `thinking`."""
     text = "{{ reasoning_effort }} {{ enable_thinking }} {{ thinking }}"
-    template = ChatTemplate(folder(tmp_path, {}, text))
+    template = ChatTemplate(template_folder(tmp_path, {}, text))
     said = {"messages": TALK, "reasoning_effort": effort, "chat_template_kwargs": options}
     async with gateway() as (_, deployment):
         prompt = await Prompts(deployment, template).of_chat(ChatBody.model_validate(said))
@@ -131,8 +133,8 @@ async def test_an_effort_says_whether_to_think(
     "{{ cycler.__init__.__globals__.os.system('true') }}", "{{ range(10000000) | list }}",
     "{{ none | dictsort }}", "{{ {}['a'].b }}",
 ])  # fmt: skip
-def test_what_a_template_refuses_or_must_not_do(tmp_path: Path, text: str) -> None:
-    template = ChatTemplate(folder(tmp_path, {}, text))
+def test_template_refusals_and_violations_are_input_errors(tmp_path: Path, text: str) -> None:
+    template = ChatTemplate(template_folder(tmp_path, {}, text))
     with pytest.raises(InvalidInput) as caught:
         template.render(TALK)
     assert caught.value.field == "messages"
@@ -142,29 +144,31 @@ def test_what_a_template_refuses_or_must_not_do(tmp_path: Path, text: str) -> No
 
 @pytest.mark.parametrize("content", ["<", "end", "|", "e", "im_end", "user", " So:\n 1.  ", "Hi"])
 @pytest.mark.parametrize("shown", ["m.content", "m.content | trim"])
-def test_a_last_message_that_is_gone_on_with(tmp_path: Path, content: str, shown: str) -> None:
+def test_last_message_is_continued(tmp_path: Path, content: str, shown: str) -> None:
     """The prompt ends with it, even if the marks of turns contain the same letters."""
-    template = ChatTemplate(folder(tmp_path, {}, CHATML.replace("m.content", shown)))
+    template = ChatTemplate(template_folder(tmp_path, {}, CHATML.replace("m.content", shown)))
     kept = content.strip() if "trim" in shown else content
     opened = template.render_open([*TALK, {"role": "assistant", "content": content}])
     assert opened == template.render(TALK) + kept
 
 
 @pytest.mark.parametrize("shown", ["m.content | upper", "m.content[:1]", "''"])
-def test_one_that_is_not_shown_cannot_be_gone_on_with(tmp_path: Path, shown: str) -> None:
+def test_last_message_missing_from_the_prompt_cannot_be_continued(
+    tmp_path: Path, shown: str
+) -> None:
     # The template must show the last message as it stands.
-    template = ChatTemplate(folder(tmp_path, {}, CHATML.replace("m.content", shown)))
+    template = ChatTemplate(template_folder(tmp_path, {}, CHATML.replace("m.content", shown)))
     with pytest.raises(InvalidInput) as caught:
         template.render_open([*TALK, {"role": "assistant", "content": "So"}])
     assert caught.value.field == "continue_final_message"
 
 
-def test_a_strict_template_is_given_turns(tmp_path: Path) -> None:
+def test_strict_template_gets_alternating_turns(tmp_path: Path) -> None:
     """Agents send several system and user messages in a row, which Gemma's template refuses."""
     said = [{"role": role, "content": role[0] + str(place)} for place, role in enumerate(AGENTS)]
-    lenient = ChatTemplate(folder(tmp_path, {}, CHATML)).render(said)
+    lenient = ChatTemplate(template_folder(tmp_path, {}, CHATML)).render(said)
     assert lenient.count("system\n") == 3 and lenient.count("user\n") == 4
-    strict = ChatTemplate(folder(tmp_path, {}, STRICT))
+    strict = ChatTemplate(template_folder(tmp_path, {}, STRICT))
     turns = "s0\n\ns1|user:u2\n\nu3|assistant:a4|user:s5\n\nu6|assistant:a7|user:u8|"
     assert strict.render(said) == turns
     begun = {"role": "assistant", "content": "So"}
@@ -174,13 +178,13 @@ def test_a_strict_template_is_given_turns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["{{ 7 * 7 }}", "{% raise %}", "{#"])
-def test_what_users_say_is_never_a_template(content: str) -> None:
+def test_message_content_is_never_rendered_as_a_template(content: str) -> None:
     template = ChatTemplate(bundled_model("verifier"))
     assert content in template.render([{"role": "user", "content": content}])
 
 
-def test_a_bad_template_is_found_at_the_start(tmp_path: Path) -> None:
+def test_invalid_template_fails_startup(tmp_path: Path) -> None:
     with pytest.raises(StartupFailure, match="chat_template"):
-        ChatTemplate(folder(tmp_path, {}, "{% if %}"))
+        ChatTemplate(template_folder(tmp_path, {}, "{% if %}"))
     with pytest.raises(StartupFailure, match="cannot be read"):
         ChatTemplate(tmp_path, tmp_path / "absent.jinja")

@@ -27,18 +27,20 @@ MS = 1_000_000
 WAIT_S, AWAY_S = 20.0, 0.3
 
 
-def line(*times_ms: float) -> CostLine:
+def cost_line_of(*times_ms: float) -> CostLine:
     """Costs of 1, 2, 4 ... rows."""
     rows = tuple(2**place for place in range(len(times_ms)))
     times = tuple(time * MS for time in times_ms)
     return CostLine(0, 1, rows, times, tuple(range(len(rows))))
 
 
-WEIGHTS_FIRST = line(10, 10, 10, 10, 10)  # a further row costs nothing
-ROWS_FIRST = line(10, 20, 40, 80, 160)  # together costs as much as apart
+WEIGHTS_FIRST = cost_line_of(10, 10, 10, 10, 10)  # a further row costs nothing
+ROWS_FIRST = cost_line_of(10, 20, 40, 80, 160)  # together costs as much as apart
 
 
-def seen(gathering: Gathering, party: str, absence_ms: float, rows: int = 1, times: int = 4) -> int:
+def record_absences(
+    gathering: Gathering, party: str, absence_ms: float, rows: int = 1, times: int = 4
+) -> int:
     """A session that was away `times` times and has left again; returns when it left."""
     now = 0
     gathering.record_request(party, rows, now)
@@ -54,7 +56,7 @@ def gathering_of(costs: CostLine) -> Gathering:
     return Gathering(lambda: costs)
 
 
-def test_nobody_is_waited_for_who_is_not_known() -> None:
+def test_unknown_sessions_are_not_waited_for() -> None:
     gathering = gathering_of(WEIGHTS_FIRST)
     assert gathering.wait_ns(1, 1, 0) == 0
     gathering.record_answer("never asked", 0)
@@ -63,9 +65,9 @@ def test_nobody_is_waited_for_who_is_not_known() -> None:
     assert gathering.wait_ns(1, 1, 0) == 0
 
 
-def test_who_comes_back_soon_is_waited_for_where_rows_are_cheap() -> None:
+def test_session_due_soon_is_waited_for_when_rows_are_cheap() -> None:
     gathering = gathering_of(WEIGHTS_FIRST)
-    left = seen(gathering, "soon", 2)
+    left = record_absences(gathering, "soon", 2)
     patience = gathering.wait_ns(1, 1, left)
     assert 2 * MS <= patience <= 3 * MS
     assert gathering.wait_ns(1, 1, left + MS) == patience - MS
@@ -74,9 +76,9 @@ def test_who_comes_back_soon_is_waited_for_where_rows_are_cheap() -> None:
     assert gathering.wait_ns(1, 1, left) == 0
 
 
-def test_who_comes_back_unsteadily_is_waited_for_a_little_longer() -> None:
+def test_irregular_session_is_waited_for_longer() -> None:
     gathering = gathering_of(WEIGHTS_FIRST)
-    left = seen(gathering, "soon", 2, times=1)
+    left = record_absences(gathering, "soon", 2, times=1)
     assert gathering.wait_ns(1, 1, left) == 2 * MS * (1 + FIRST_DEVIATION)
     now = left
     for number in range(40):
@@ -86,39 +88,39 @@ def test_who_comes_back_unsteadily_is_waited_for_a_little_longer() -> None:
     assert gathering.wait_ns(1, 1, now) > 2.7 * MS
 
 
-def test_what_a_wait_brings_must_be_clearly_more() -> None:
+def test_wait_requires_a_clear_gain() -> None:
     """1 answer in 10 ms at once, or 2 in about 18.8 ms, or in 17.3 ms."""
     for together, waits in ((16.5, False), (15.0, True)):
-        gathering = gathering_of(line(10, together))
-        left = seen(gathering, "soon", 2)
+        gathering = gathering_of(cost_line_of(10, together))
+        left = record_absences(gathering, "soon", 2)
         assert (gathering.wait_ns(1, 1, left) > 0) is waits
 
 
-def test_nobody_is_waited_for_where_every_row_costs_as_much() -> None:
+def test_no_wait_when_every_row_costs_the_same() -> None:
     gathering = gathering_of(ROWS_FIRST)
-    left = seen(gathering, "soon", 2)
+    left = record_absences(gathering, "soon", 2)
     assert gathering.wait_ns(1, 1, left) == 0
 
 
-def test_who_stays_away_as_long_as_a_forward_takes_is_not_waited_for() -> None:
+def test_session_absent_for_a_forward_is_not_waited_for() -> None:
     gathering = gathering_of(WEIGHTS_FIRST)
-    left = seen(gathering, "drafts", 12)
+    left = record_absences(gathering, "drafts", 12)
     assert gathering.wait_ns(1, 1, left) == 0
 
 
-def test_the_wait_is_for_those_who_raise_the_answers_a_second() -> None:
+def test_wait_covers_only_sessions_that_raise_throughput() -> None:
     gathering = gathering_of(WEIGHTS_FIRST)
-    seen(gathering, "soon", 2)
-    seen(gathering, "late", 9)
+    record_absences(gathering, "soon", 2)
+    record_absences(gathering, "late", 9)
     for party in ("soon", "late"):
         gathering.record_answer(party, 100 * MS)
     patience = gathering.wait_ns(1, 1, 100 * MS)
     assert 2 * MS <= patience <= 3 * MS
 
 
-def test_a_long_absence_is_forgotten_with_what_was_known() -> None:
+def test_long_absence_resets_the_sessions_statistics() -> None:
     gathering = gathering_of(WEIGHTS_FIRST)
-    left = seen(gathering, "pauses", 2)
+    left = record_absences(gathering, "pauses", 2)
     back = left + MAX_ABSENCE_NS + MS
     gathering.record_request("pauses", 1, back)
     gathering.record_answer("pauses", back)
@@ -133,13 +135,11 @@ def test_a_long_absence_is_forgotten_with_what_was_known() -> None:
     waiting=st.integers(1, 8),
     slope=st.floats(0, 20),
 )
-def test_a_wait_never_lowers_the_answers_a_second(
-    absences: list[float], waiting: int, slope: float
-) -> None:
-    costs = line(*(10 + slope * (2**place - 1) for place in range(6)))
+def test_wait_never_lowers_throughput(absences: list[float], waiting: int, slope: float) -> None:
+    costs = cost_line_of(*(10 + slope * (2**place - 1) for place in range(6)))
     gathering = gathering_of(costs)
     for number, absence in enumerate(absences):
-        seen(gathering, str(number), absence)
+        record_absences(gathering, str(number), absence)
     now = 10_000 * MS
     for number in range(len(absences)):
         gathering.record_answer(str(number), now)
@@ -154,57 +154,59 @@ def test_a_wait_never_lowers_the_answers_a_second(
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     monkeypatch.setattr(gathering_module, "MAX_ABSENCE_NS", 60_000 * MS)
-    running = Engine(gathering=gathering_of(line(5000, 5000, 5000)))
+    running = Engine(gathering=gathering_of(cost_line_of(5000, 5000, 5000)))
     yield running
     running.stop()
 
 
-def task(model: FakeModel, slot: str) -> Task[str]:
+def one_forward_task(model: FakeModel, slot: str) -> Task[str]:
     logits: Tensor = yield Forward(cast(LanguageModel, model), cast(Slot, slot), [0])
     assert logits.shape == (1, 1)
     return slot
 
 
-def ask(engine: Engine, model: FakeModel, slot: str, timings: ServiceTimings | None = None) -> Any:
-    return engine.submit(task(model, slot), timings)
+def submit(
+    engine: Engine, model: FakeModel, slot: str, timings: ServiceTimings | None = None
+) -> Any:
+    return engine.submit(one_forward_task(model, slot), timings)
 
 
-def come_and_go(engine: Engine, model: FakeModel) -> None:
+def warm_up_two_sessions(engine: Engine, model: FakeModel) -> None:
     """Two sessions with absences of 0.3 s; both have just been answered."""
     for _ in range(3):
-        for future in [ask(engine, model, slot) for slot in "ab"]:
+        for future in [submit(engine, model, slot) for slot in "ab"]:
             future.result(WAIT_S)
         time.sleep(AWAY_S)
-    for future in [ask(engine, model, slot) for slot in "ab"]:
+    for future in [submit(engine, model, slot) for slot in "ab"]:
         future.result(WAIT_S)
 
 
-def slots(model: FakeModel) -> list[Any]:
+def last_batch_slots(model: FakeModel) -> list[Any]:
     return [forward.slot for forward in model.batches[-1]]
 
 
-def test_the_engine_waits_for_the_other_of_two_sessions(engine: Engine) -> None:
+def test_engine_waits_for_the_second_session(engine: Engine) -> None:
     model, timings = FakeModel(), ServiceTimings()
-    come_and_go(engine, model)
-    first = ask(engine, model, "b", timings)
+    warm_up_two_sessions(engine, model)
+    first = submit(engine, model, "b", timings)
     time.sleep(0.002)
-    second = ask(engine, model, "a")
+    second = submit(engine, model, "a")
     assert {first.result(WAIT_S), second.result(WAIT_S)} == {"a", "b"}
-    assert slots(model) == ["b", "a"]
+    assert last_batch_slots(model) == ["b", "a"]
     assert (timings.batch_size, timings.batch_rows, timings.waiting) == (2, 2, 0)
     assert timings.queue_ns > MS
 
 
-def test_the_engine_goes_on_where_the_other_does_not_come(engine: Engine) -> None:
+def test_engine_continues_when_the_second_session_is_late(engine: Engine) -> None:
     model = FakeModel()
-    come_and_go(engine, model)
-    assert ask(engine, model, "a").result(WAIT_S) == "a"
-    assert slots(model) == ["a"]
+    warm_up_two_sessions(engine, model)
+    assert submit(engine, model, "a").result(WAIT_S) == "a"
+    assert last_batch_slots(model) == ["a"]
 
 
-def test_a_session_that_has_ended_is_not_waited_for(engine: Engine) -> None:
+def test_ended_session_is_not_waited_for(engine: Engine) -> None:
     model = FakeModel()
-    come_and_go(engine, model)
+    warm_up_two_sessions(engine, model)
     assert not is_alone(engine, "a")
     leave(engine, "b")
     assert is_alone(engine, "a")  # it does not wait for itself, although it was away a moment ago
@@ -212,19 +214,19 @@ def test_a_session_that_has_ended_is_not_waited_for(engine: Engine) -> None:
     assert is_alone(engine, "b")
 
 
-def test_a_session_with_several_slots_is_one(engine: Engine) -> None:
+def test_session_with_several_slots_counts_once(engine: Engine) -> None:
     """A cascade session that came back through one model is not waited for at another."""
     model = FakeModel()
     for slots_in_turn in ("ab", "ba", "ab", "ba"):
-        asked = cascade(engine, model, slots_in_turn)
+        asked = cascade_task(engine, model, slots_in_turn)
         assert not engine.submit(asked, session_slot=cast(Slot, "ab")).result(WAIT_S)
         time.sleep(AWAY_S)
-    engine.submit(cascade(engine, model, "ab"), session_slot=cast(Slot, "ab")).result(WAIT_S)
+    engine.submit(cascade_task(engine, model, "ab"), session_slot=cast(Slot, "ab")).result(WAIT_S)
     assert is_alone(engine, "ab")
     leave(engine, "ab")
 
 
-def cascade(engine: Engine, model: FakeModel, slots_in_turn: str) -> Task[bool]:
+def cascade_task(engine: Engine, model: FakeModel, slots_in_turn: str) -> Task[bool]:
     """Whether any session could have been waited for at one of its forwards."""
     away = False
     for slot in slots_in_turn:
@@ -245,11 +247,11 @@ def leave(engine: Engine, slot: str) -> None:
     engine.call(functools.partial(engine.session_ended, cast(Slot, slot))).result(WAIT_S)
 
 
-def test_a_forward_says_how_many_wait_behind_it() -> None:
+def test_forward_reports_the_number_of_waiting_sessions() -> None:
     engine, model, other = Engine(), FakeModel(), FakeModel()
     gate = Gate(engine)
     first, behind = ServiceTimings(), ServiceTimings()
-    futures = [ask(engine, model, "a", first), ask(engine, other, "b", behind)]
+    futures = [submit(engine, model, "a", first), submit(engine, other, "b", behind)]
     engine.call(lambda: None)  # belongs to no session
     gate.open()
     for future in futures:
@@ -259,9 +261,9 @@ def test_a_forward_says_how_many_wait_behind_it() -> None:
     assert (behind.batch_size, behind.batch_rows, behind.waiting) == (1, 1, 0)
 
 
-def test_whoever_was_there_at_the_start_is_nobody_to_wait_for() -> None:
+def test_warm_up_sessions_are_forgotten() -> None:
     """A warm-up's sessions never end."""
-    gathering = Gathering(lambda: line(1.0))
+    gathering = Gathering(lambda: cost_line_of(1.0))
     gathering.record_request("warm-up", 1, now=0)
     gathering.record_answer("warm-up", now=1)
     assert gathering.has_absent

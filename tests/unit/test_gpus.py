@@ -15,7 +15,7 @@ from tests.support.toy_model import load_model, save_model
 GPU = torch.device("cuda")
 
 
-def seen(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+def fake_gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
@@ -27,16 +27,16 @@ def refusal(name: str) -> str:
     return str(caught.value)
 
 
-def test_a_torch_for_cpus_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpu_build_of_torch_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine may have a GPU nevertheless."""
-    seen(monkeypatch, 0)
+    fake_gpus(monkeypatch, 0)
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
     said = refusal("cuda")
     assert said.startswith(f"device: cuda is not available: torch {torch.__version__} is a build")
 
 
-def test_what_the_driver_says_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen(monkeypatch, 0)
+def test_driver_error_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_gpus(monkeypatch, 0)
 
     def fail() -> None:
         raise RuntimeError("The NVIDIA driver on your system is too old\n(found version 11040).")
@@ -49,18 +49,18 @@ def test_what_the_driver_says_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("count", "known"), [(1, "cuda:0"), (4, "cuda:0 to cuda:3")])
-def test_a_gpu_beyond_the_last_is_refused(
+def test_gpu_index_out_of_range_is_refused(
     monkeypatch: pytest.MonkeyPatch, count: int, known: str
 ) -> None:
     """CUDA would report a ruined device, which would end the service without a reason."""
-    seen(monkeypatch, count)
+    fake_gpus(monkeypatch, count)
     require_gpu("cuda")
     require_gpu(f"cuda:{count - 1}")
     said = refusal(f"cuda:{count}")
     assert f"device: cuda:{count} is not available: this process sees {known} (" in said
 
 
-def test_an_old_gpu_goes_on_without_steps(
+def test_old_gpu_runs_without_padded_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Steps are not tried, as Triton may abort the process on such a GPU."""
@@ -75,7 +75,7 @@ def test_an_old_gpu_goes_on_without_steps(
     assert "Triton needs a GPU of compute capability 8.0; this one has 7.5" in said
 
 
-def test_gpus_of_today_are_compiled_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_current_gpus_are_compiled_for(monkeypatch: pytest.MonkeyPatch) -> None:
     for capability in ((8, 0), (9, 0), (12, 1)):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, c=capability: c)
         require_compiled_for(GPU)

@@ -25,21 +25,21 @@ def vocabulary() -> Vocabulary:
     return Vocabulary(bundled_model("drafter"), 4096, [0])
 
 
-def fits(vocabulary: Vocabulary, schema: Any, text: str) -> bool:
+def is_allowed_prefix(vocabulary: Vocabulary, schema: Any, text: str) -> bool:
     """Whether an output may begin with the text."""
     matcher = vocabulary.matcher(Grammar("json_schema", json.dumps(schema)))
     tokens = vocabulary.tokenizer.tokenize_str(text)
     return bool(matcher.validate_tokens(tokens) == len(tokens))
 
 
-def test_an_object_has_the_properties_that_are_named(vocabulary: Vocabulary) -> None:
+def test_objects_have_only_named_properties(vocabulary: Vocabulary) -> None:
     """With pydantic's open schemas, a small model used to add properties without end."""
-    assert fits(vocabulary, A, '{"a": 1}')
-    assert not fits(vocabulary, A, '{"a": 1, "b')
-    assert fits(vocabulary, {**A, "additionalProperties": NUMBER}, '{"a": 1, "b": 2')
+    assert is_allowed_prefix(vocabulary, A, '{"a": 1}')
+    assert not is_allowed_prefix(vocabulary, A, '{"a": 1, "b')
+    assert is_allowed_prefix(vocabulary, {**A, "additionalProperties": NUMBER}, '{"a": 1, "b": 2')
 
 
-def test_so_have_arguments_of_required_calls() -> None:
+def test_call_arguments_have_only_named_properties() -> None:
     (_, said) = json_value(A).split(" ", 1)
     assert json.loads(said)["additionalProperties"] is False
 
@@ -56,7 +56,7 @@ def test_so_have_arguments_of_required_calls() -> None:
         ({"additionalProperties": A}, {"additionalProperties": ONLY_A}),
     ],
 )  # fmt: skip
-def test_objects_within_a_schema(said: Any, held: Any) -> None:
+def test_nested_objects_are_closed(said: Any, held: Any) -> None:
     assert close_objects(said) == held
 
 
@@ -74,7 +74,7 @@ def test_objects_within_a_schema(said: Any, held: Any) -> None:
         True,
     ],
 )
-def test_objects_that_need_others_may_have_them(said: Any) -> None:
+def test_objects_with_constraints_on_other_properties_stay_open(said: Any) -> None:
     assert close_objects(said) == said
 
 
@@ -91,7 +91,7 @@ def test_objects_that_need_others_may_have_them(said: Any) -> None:
         {"not": A},
     ],
 )
-def test_schemas_that_speak_of_one_object_stay_as_they_are(together: Any) -> None:
+def test_combined_schemas_of_one_object_stay_open(together: Any) -> None:
     """Closed by each schema on its own, it could not have the properties of the others."""
     said = {"type": "array", "items": together, "$defs": {"B": B}}
     assert close_objects(said) == said

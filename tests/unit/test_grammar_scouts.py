@@ -36,7 +36,7 @@ def allowed(follower: Follower, paths: Sequence[Sequence[int]]) -> list[list[boo
 
 
 @pytest.fixture
-def copies(monkeypatch: pytest.MonkeyPatch) -> list[Scout]:
+def created_scouts(monkeypatch: pytest.MonkeyPatch) -> list[Scout]:
     """The scouts that were created, each a copy of the whole output's state."""
     sent: list[Scout] = []
 
@@ -50,8 +50,8 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[Scout]:
 
 
 @pytest.mark.parametrize("filtered", [False, True])
-def test_an_output_is_copied_once_however_long_it_gets(
-    known: Grammars, copies: list[Scout], filtered: bool
+def test_matcher_is_copied_once_per_output(
+    known: Grammars, created_scouts: list[Scout], filtered: bool
 ) -> None:
     """Rounds have branching drafts, of which some paths are accepted."""
     parameters = SamplingParameters(temperature=1.0, top_k=2 if filtered else 0)
@@ -63,7 +63,7 @@ def test_an_output_is_copied_once_however_long_it_gets(
         sampler.best(torch.zeros(len(paths), VOCABULARY_SIZE), positions, paths, 2)
         sampler.choose(torch.zeros(len(paths), VOCABULARY_SIZE), positions, paths)
         sampler.observe_output(([A, C, B], [C], [A, A, B, B])[number % 3])
-    assert len(copies) == 1
+    assert len(created_scouts) == 1
 
 
 TOKENS = st.sampled_from([A, B, C, END])
@@ -71,7 +71,7 @@ PATHS = st.lists(st.lists(TOKENS, max_size=4), max_size=5)
 
 
 @given(st.lists(st.tuples(PATHS, st.lists(st.sampled_from([A, C]), max_size=2)), max_size=6))
-def test_who_has_been_elsewhere_sees_the_same(
+def test_used_follower_allows_the_same_as_a_fresh_one(
     known: Grammars, rounds: list[tuple[list[list[int]], list[int]]]
 ) -> None:
     """A used follower allows what a fresh one does, also past the end and on impossible paths."""
@@ -86,7 +86,7 @@ def test_who_has_been_elsewhere_sees_the_same(
         output += more
 
 
-def test_a_scout_that_is_lost_is_replaced(known: Grammars, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_scout_is_replaced(known: Grammars, monkeypatch: pytest.MonkeyPatch) -> None:
     """What exhausted it came on the way, not on the path in question."""
     lost: list[Scout] = []
 
@@ -108,7 +108,7 @@ def test_a_scout_that_is_lost_is_replaced(known: Grammars, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("text", ['["a"]', '["a", "ab"]'])
 @pytest.mark.parametrize("top_k", [0, 4])
-def test_behind_the_end_a_draft_is_judged_as_the_text_goes_on_alone(
+def test_draft_beyond_the_end_matches_decoding_without_drafts(
     known: Grammars, text: str, top_k: int
 ) -> None:
     """A request that does not stop there would otherwise get other tokens with drafts."""

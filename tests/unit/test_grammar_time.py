@@ -31,33 +31,33 @@ class Clock:
         return self.now
 
 
-def spend(time: GrammarTime, tokens: int) -> None:
+def spend_tokens(time: GrammarTime, tokens: int) -> None:
     for _ in range(tokens):
         with time.spent_on(GRAMMAR):
             pass
 
 
-def test_slow_tokens_are_refused_in_the_end_and_moderate_ones_never() -> None:
+def test_slow_grammar_is_refused_eventually_and_moderate_never() -> None:
     clock = Clock()
     time = GrammarTime(clock)
     clock.step = 0.9 * EACH_S
-    spend(time, 10_000)
+    spend_tokens(time, 10_000)
     clock.step = AT_ONCE_S / 4
-    spend(time, 4)
+    spend_tokens(time, 4)
     with pytest.raises(InvalidInput, match=TOO_SLOW):
-        spend(time, 1)
+        spend_tokens(time, 1)
 
 
-def test_quick_tokens_save_up_no_more_than_at_the_beginning() -> None:
+def test_saved_time_is_capped_at_the_initial_allowance() -> None:
     clock = Clock()
     time = GrammarTime(clock)
-    spend(time, 10_000)
+    spend_tokens(time, 10_000)
     clock.step = 1.1 * AT_ONCE_S
     with pytest.raises(InvalidInput, match=TOO_SLOW):
-        spend(time, 1)
+        spend_tokens(time, 1)
 
 
-def test_an_output_and_who_looks_ahead_of_it_share_their_time(
+def test_output_and_its_lookahead_share_one_time_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another output of the same grammar has its own time."""

@@ -70,7 +70,9 @@ def dots_between() -> str:
         Grammar("grammar", dots_between()),
     ],
 )
-async def test_bombs(trials: GrammarTrials, bomb: Grammar) -> None:
+async def test_harmful_grammars_are_refused_and_the_process_survives(
+    trials: GrammarTrials, bomb: Grammar
+) -> None:
     """Exhausting stack, time or memory; the same process then tries the next grammar."""
     await trials.require(SOUND, MODEL)
     with pytest.raises(InvalidInput, match=f"grammar.{bomb.format}: must be a grammar that can be"):
@@ -81,7 +83,7 @@ async def test_bombs(trials: GrammarTrials, bomb: Grammar) -> None:
     assert before is after
 
 
-async def test_what_took_too_long_is_not_tried_again(
+async def test_grammar_that_took_too_long_is_not_tried_again(
     trials: GrammarTrials, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bomb = Grammar("json_schema", '{"type": "integer", "multipleOf": 999983}')
@@ -93,7 +95,7 @@ async def test_what_took_too_long_is_not_tried_again(
     assert str(first.value) == str(again.value)
 
 
-def running() -> list[tuple[int, int]]:
+def running_processes() -> list[tuple[int, int]]:
     """Every process with its parent, zombies included."""
     found = []
     for file in Path("/proc").glob("[0-9]*/stat"):
@@ -104,10 +106,10 @@ def running() -> list[tuple[int, int]]:
 
 
 def children_of(process: int) -> set[int]:
-    return {child for child, parent in running() if parent == process}
+    return {child for child, parent in running_processes() if parent == process}
 
 
-async def test_who_leaves_takes_the_process_along(trials: GrammarTrials) -> None:
+async def test_cancelled_trial_ends_its_process(trials: GrammarTrials) -> None:
     """Other grammars are tried by a new process, also in the meantime."""
     await trials.require(SOUND, MODEL)
     (process,) = trials._idle
@@ -120,12 +122,12 @@ async def test_who_leaves_takes_the_process_along(trials: GrammarTrials) -> None
     with pytest.raises(asyncio.CancelledError):
         await asked
     assert process._process.poll() is not None
-    assert not children & {child for child, _ in running()}
+    assert not children & {child for child, _ in running_processes()}
     await trials.require(Grammar("regex", "c"), MODEL)
     assert process not in trials._idle
 
 
-async def test_a_process_that_ended_by_itself(trials: GrammarTrials) -> None:
+async def test_dead_trial_process_is_replaced(trials: GrammarTrials) -> None:
     await trials.require(SOUND, MODEL)
     (process,) = trials._idle
     process._process.kill()
@@ -135,7 +137,7 @@ async def test_a_process_that_ended_by_itself(trials: GrammarTrials) -> None:
     await trials.require(Grammar("regex", "d"), MODEL)
 
 
-async def test_many_at_once_and_few_remembered(
+async def test_concurrent_trials_keep_bounded_results(
     trials: GrammarTrials, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(grammar_trials, "MAX_REMEMBERED", 2)
@@ -144,7 +146,7 @@ async def test_many_at_once_and_few_remembered(
     assert len(trials._results) == 2 and len(trials._idle) <= grammar_trials.PROCESSES
 
 
-class Held:
+class HeldTrials:
     """Trials that wait until they are released; counts them."""
 
     def __init__(self, trials: GrammarTrials, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,11 +161,11 @@ class Held:
         return await self._tried(*said)
 
 
-async def test_what_many_ask_for_at_once_is_tried_once(
+async def test_concurrent_requests_share_one_trial(
     trials: GrammarTrials, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each request used to try the grammar again; other grammars need not wait for it."""
-    held = Held(trials, monkeypatch)
+    held = HeldTrials(trials, monkeypatch)
     many = [asyncio.create_task(trials.require(SOUND, MODEL)) for _ in range(50)]
     other = asyncio.create_task(trials.require(Grammar("regex", "b"), MODEL))
     await eventually(lambda: held.begun == 2)
@@ -172,11 +174,11 @@ async def test_what_many_ask_for_at_once_is_tried_once(
     assert held.begun == 2 and not trials._locks
 
 
-async def test_where_the_first_leaves_the_next_tries(
+async def test_next_request_takes_over_a_cancelled_trial(
     trials: GrammarTrials, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # If the request that runs a common trial is cancelled, one of those that wait runs it.
-    held = Held(trials, monkeypatch)
+    held = HeldTrials(trials, monkeypatch)
     first, *others = (asyncio.create_task(trials.require(SOUND, MODEL)) for _ in range(3))
     await eventually(lambda: held.begun == 1)
     first.cancel()
@@ -186,10 +188,10 @@ async def test_where_the_first_leaves_the_next_tries(
     assert first.cancelled() and held.begun == 2
 
 
-async def test_no_more_than_so_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_number_of_waiting_requests_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waiting requests are not admitted yet, and each may take seconds."""
     trials = GrammarTrials(bundled_model("verifier"), max_waiting=3)
-    held = Held(trials, monkeypatch)
+    held = HeldTrials(trials, monkeypatch)
     waiting = [
         asyncio.create_task(trials.require(Grammar("regex", letter), MODEL)) for letter in "abc"
     ]
@@ -202,7 +204,7 @@ async def test_no_more_than_so_many_wait(monkeypatch: pytest.MonkeyPatch) -> Non
     await trials.close()
 
 
-async def test_another_target_model(trials: GrammarTrials) -> None:
+async def test_new_target_model_starts_a_new_process(trials: GrammarTrials) -> None:
     """A model whose texts end with another token, or with none."""
     await trials.require(SOUND, MODEL)
     (process,) = trials._idle
@@ -212,7 +214,7 @@ async def test_another_target_model(trials: GrammarTrials) -> None:
         await trials.require(SOUND, model_info())
 
 
-async def test_a_tokenizer_of_which_nobody_knows_the_bytes(tmp_path: Path) -> None:
+async def test_tokenizer_without_token_bytes_is_refused(tmp_path: Path) -> None:
     words = models.WordLevel({"a": 0, "b": 1}, unk_token="a")
     Tokenizer(words).save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(InvalidInput, match="cannot be followed with this model's tokenizer"):
@@ -239,14 +241,14 @@ async def test_a_tokenizer_of_which_nobody_knows_the_bytes(tmp_path: Path) -> No
         (Grammar("xml", "a"), "grammar: must be one of json_schema, regex, choice, grammar"),  # type: ignore[arg-type]
     ],
 )
-async def test_what_means_nothing_is_refused(
+async def test_invalid_grammars_are_refused(
     trials: GrammarTrials, grammar: Grammar, complaint: str
 ) -> None:
     with pytest.raises(InvalidInput, match=complaint):
         await trials.require(grammar, MODEL)
 
 
-async def test_who_ends_a_trial_may_be_cancelled_before_it_is_over(trials: GrammarTrials) -> None:
+async def test_cancelled_end_still_waits_for_the_process(trials: GrammarTrials) -> None:
     """The process is waited for even if the loop's thread pool has no free thread."""
     await trials.require(SOUND, MODEL)
     one = trials._idle.pop()
@@ -264,7 +266,7 @@ async def test_who_ends_a_trial_may_be_cancelled_before_it_is_over(trials: Gramm
         freed.set()
 
 
-TOLD_TO_END_AT_ONCE = """
+TERMINATE_AT_ONCE = """
 import os, signal
 from draftloop.grammars import trial
 
@@ -283,12 +285,12 @@ trial.main()
 """
 
 
-def test_who_is_told_to_end_when_a_trial_has_just_begun_leaves_no_child() -> None:
+def test_process_terminated_during_a_trial_leaves_no_child() -> None:
     """The child of a process told to end used to go on with the trial, for nothing."""
     model = {"folder": str(bundled_model("verifier")), "vocabulary_size": MODEL.vocabulary_size,
              "stop_token_ids": MODEL.stop_token_ids}  # fmt: skip
     said = "".join(json.dumps(each) + "\n" for each in (model, asdict(SOUND)))
-    command, pipe = [sys.executable, "-c", TOLD_TO_END_AT_ONCE], subprocess.PIPE
+    command, pipe = [sys.executable, "-c", TERMINATE_AT_ONCE], subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as trial:
         assert trial.stdin is not None and trial.stdout is not None
         trial.stdin.write(said)
@@ -296,7 +298,7 @@ def test_who_is_told_to_end_when_a_trial_has_just_begun_leaves_no_child() -> Non
         assert json.loads(trial.stdout.readline()) is None
         child = int(trial.stdout.readline())
         assert trial.wait(60) == 0
-    left = child in {process for process, _ in running()}
+    left = child in {process for process, _ in running_processes()}
     if left:
         os.kill(child, signal.SIGKILL)
     assert not left

@@ -35,14 +35,14 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> Grammars:
     return Grammars(folder, VOCABULARY_SIZE, [END])
 
 
-def allowed(follower: Follower, *paths: str) -> list[set[int]]:
+def allowed_tokens(follower: Follower, *paths: str) -> list[set[int]]:
     """The tokens allowed after each path."""
     logits = torch.zeros(len(paths), VOCABULARY_SIZE)
     kept = follower.applied(logits, [[LETTERS[letter] for letter in path] for path in paths])
     return [set(row.isfinite().nonzero().flatten().tolist()) for row in kept]
 
 
-def by_definition(language: list[str], text: str) -> set[int]:
+def expected_tokens(language: list[str], text: str) -> set[int]:
     """What some text of the language continues with, and the end if this is a text of it."""
     longer = [one[len(text)] for one in language if one.startswith(text) and len(one) > len(text)]
     return {LETTERS[letter] for letter in longer} | ({END} if text in language else set())
@@ -52,7 +52,7 @@ LANGUAGES = st.lists(st.text("abc", min_size=1, max_size=4), min_size=1, max_siz
 
 
 @given(LANGUAGES, st.text("abc", max_size=2), st.lists(st.text("abc", max_size=3), max_size=6))
-def test_what_may_come_next(
+def test_allowed_tokens_match_the_language(
     known: Grammars, language: list[str], output: str, paths: list[str]
 ) -> None:
     """After an output and every path of a tree; after impossible paths all is allowed."""
@@ -60,27 +60,27 @@ def test_what_may_come_next(
         return
     follower = known.follow(Grammar("choice", json.dumps(language)))
     follower.observe([LETTERS[letter] for letter in output])
-    for path, found in zip(paths, allowed(follower, *paths), strict=True):
-        expected = by_definition(language, output + path)
+    for path, found in zip(paths, allowed_tokens(follower, *paths), strict=True):
+        expected = expected_tokens(language, output + path)
         assert found == (expected or set(range(VOCABULARY_SIZE)))
 
 
-def test_after_the_end_there_is_the_end(known: Grammars) -> None:
+def test_only_the_end_token_follows_the_end(known: Grammars) -> None:
     follower = known.follow(Grammar("regex", "ab"))
     follower.observe([LETTERS["a"], LETTERS["b"]])
-    assert allowed(follower, "") == [{END}]
+    assert allowed_tokens(follower, "") == [{END}]
     assert follower.allows(END) and not follower.allows(LETTERS["a"])
     follower.observe([END])  # as in a session that is reopened
-    assert allowed(follower, "") == [{END}]
+    assert allowed_tokens(follower, "") == [{END}]
 
 
-def test_an_output_that_is_none_of_the_grammar(known: Grammars) -> None:
+def test_output_outside_the_grammar_is_refused(known: Grammars) -> None:
     """A direct client of the service may open such a session; the orchestrator does not."""
     with pytest.raises(InvalidInput, match="grammar.regex: must be a grammar that can be followed"):
         known.follow(Grammar("regex", "ab")).observe([LETTERS["c"]])
 
 
-def test_sessions_of_one_grammar_do_not_share_their_place(
+def test_sessions_with_one_grammar_have_separate_state(
     known: Grammars, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each session has its own state, even if another grammar was used in between."""
@@ -89,11 +89,11 @@ def test_sessions_of_one_grammar_do_not_share_their_place(
     first.observe([LETTERS["a"]])
     known.follow(Grammar("regex", "c"))
     second = known.follow(Grammar("regex", "abc"))
-    assert allowed(first, "") == [{LETTERS["b"]}]
-    assert allowed(second, "", "ab") == [{LETTERS["a"]}, {LETTERS["c"]}]
+    assert allowed_tokens(first, "") == [{LETTERS["b"]}]
+    assert allowed_tokens(second, "", "ab") == [{LETTERS["a"]}, {LETTERS["c"]}]
 
 
-def test_filters_see_what_is_left(known: Grammars) -> None:
+def test_filters_apply_after_the_grammar(known: Grammars) -> None:
     """The likeliest token is excluded before top-k keeps one."""
     follower = known.follow(Grammar("regex", "[ab]"))
     parameters = SamplingParameters(temperature=1.0, top_k=1)
@@ -104,7 +104,7 @@ def test_filters_see_what_is_left(known: Grammars) -> None:
     assert not sampler.is_plain
 
 
-def test_a_filter_lets_tokens_in_for_those_that_the_grammar_forbids(known: Grammars) -> None:
+def test_filters_count_only_tokens_the_grammar_allows(known: Grammars) -> None:
     """Even if the token chosen without the grammar fits it, the filter must count anew."""
     follower = known.follow(Grammar("regex", "[ab]"))
     parameters = SamplingParameters(temperature=1.0, top_k=2)
@@ -116,14 +116,14 @@ def test_a_filter_lets_tokens_in_for_those_that_the_grammar_forbids(known: Gramm
     assert set(chosen) == {LETTERS["a"], LETTERS["b"]}
 
 
-def test_an_expression_may_end_in_a_backslash_that_is_escaped() -> None:
+def test_regex_may_end_in_an_escaped_backslash() -> None:
     Grammar("regex", r"a\\\\").validate()
     with pytest.raises(InvalidInput, match="must not end in a single backslash"):
         Grammar("regex", "a\\\\\\").validate()
 
 
 @pytest.mark.parametrize("name", ["path", "password", "markdown"])
-def test_formats_that_nobody_knows_hold_nothing(name: str) -> None:
+def test_unknown_formats_are_ignored(name: str) -> None:
     """But a property that only has that name is left alone."""
     said = {"type": "object", "properties": {
         "format": {"type": "string", "format": name}, "x": {"enum": [{"format": name}]},
@@ -136,23 +136,23 @@ def test_formats_that_nobody_knows_hold_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("keyword", ["default", "enum", "format"])
-def test_names_of_properties_are_no_keywords(keyword: str) -> None:
+def test_property_names_are_not_read_as_keywords(keyword: str) -> None:
     said = {"type": "object", "properties": {keyword: {"type": "string", "format": "color"}}}
     known = {"type": "object", "properties": {keyword: {"type": "string"}}}
     assert without_annotations(said) == known
 
 
-def test_a_schema_that_is_too_deep_is_refused() -> None:
+def test_too_deeply_nested_schema_is_refused() -> None:
     deep = '{"type":"object","properties":{"a":' * 900 + "{}" + "}}" * 900
     with pytest.raises(InvalidInput, match="nested too deep"):
         grammar_text(Grammar("json_schema", deep))
 
 
-def test_the_schema_of_anything() -> None:
+def test_schema_true_is_accepted() -> None:
     Grammar("json_schema", "true").validate()
 
 
-def test_penalties_see_the_path_where_the_grammar_changes_a_token(known: Grammars) -> None:
+def test_penalties_follow_the_path_under_a_grammar(known: Grammars) -> None:
     follower = known.follow(Grammar("regex", "[ab]{2}"))
     parameters = SamplingParameters(presence_penalty=0.5)
     sampler = Sampler(parameters, VOCABULARY_SIZE, torch.device("cpu"), follower)
@@ -163,7 +163,7 @@ def test_penalties_see_the_path_where_the_grammar_changes_a_token(known: Grammar
 
 
 @pytest.mark.parametrize("top_k", [0, 3])
-def test_every_row_that_the_text_comes_to_is_held_to_the_grammar(
+def test_tree_verification_under_a_grammar_matches_plain_decoding(
     known: Grammars, top_k: int
 ) -> None:
     """One forward pass over a tree gives the tokens of token-by-token decoding, with any filter."""
@@ -189,20 +189,20 @@ def test_every_row_that_the_text_comes_to_is_held_to_the_grammar(
             text.append(token)
 
 
-def test_a_long_list_of_choices(known: Grammars) -> None:
+def test_long_list_of_choices_is_accepted(known: Grammars) -> None:
     names = [f"{number:04d}" for number in range(3000)]
-    (first,) = allowed(known.follow(Grammar("choice", json.dumps(names))), "")
+    (first,) = allowed_tokens(known.follow(Grammar("choice", json.dumps(names))), "")
     assert first == {ord(digit) - 32 for digit in "012"}
 
 
-def test_what_is_found_to_be_too_large_at_the_first_token(known: Grammars) -> None:
+def test_too_large_grammar_is_refused_before_a_session_opens(known: Grammars) -> None:
     """A grammar that is too large is refused before a session is opened."""
     rules = " | ".join(f'"{number:04d}"' for number in range(3000))
     with pytest.raises(InvalidInput, match="grammar.grammar: .*max is 2000"):
         known.follow(Grammar("grammar", f"start: {rules}"))
 
 
-def test_a_vocabulary_of_sentencepiece(tmp_path: Path) -> None:
+def test_grammar_with_a_sentencepiece_vocabulary(tmp_path: Path) -> None:
     """Words begin with a mark instead of a space, and what is in no word comes as bytes."""
     save_sentencepiece_tokenizer(tmp_path)
     tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
@@ -217,7 +217,7 @@ def test_a_vocabulary_of_sentencepiece(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["<mark>", "[MARK]"])
 @pytest.mark.parametrize("form", [{"json_schema": '{"const": "a NAME b"}'}, {"regex": '"a NAME b"'},
                                   {"choice": '["\\"a NAME b\\""]'}])  # fmt: skip
-def test_texts_with_the_name_of_a_token(
+def test_required_text_may_contain_a_token_name(
     tmp_path: Path, form: dict[str, str], name: str, special: bool
 ) -> None:
     """The tokenizer makes that token of the text; a special token would have no letters."""
@@ -236,7 +236,7 @@ def test_texts_with_the_name_of_a_token(
     assert tokenizer.decode(output[:-1], skip_special_tokens=True) == f'"a {name} b"'
 
 
-def test_a_tokenizer_that_begins_texts_with_a_space(tmp_path: Path) -> None:
+def test_grammar_with_a_tokenizer_that_adds_a_prefix_space(tmp_path: Path) -> None:
     """The required text is the middle of an output, with its own tokens."""
     tokenizer = Tokenizer.from_file(str(bundled_model("verifier") / "tokenizer.json"))
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=True)
@@ -251,7 +251,7 @@ def test_a_tokenizer_that_begins_texts_with_a_space(tmp_path: Path) -> None:
     assert tokenizer.decode(output) == "return main"
 
 
-def test_white_space_in_json_has_an_end() -> None:
+def test_white_space_in_json_is_bounded() -> None:
     """An older llguidance allowed line ends without limit."""
     folder = bundled_model("verifier")
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -263,13 +263,13 @@ def test_white_space_in_json_has_an_end() -> None:
     assert not follower.allows(line_end)
 
 
-def test_a_tokenizer_of_which_nobody_knows_the_bytes(tmp_path: Path) -> None:
+def test_tokenizer_without_token_bytes_is_refused(tmp_path: Path) -> None:
     words = models.WordLevel({"a": 0, "b": 1}, unk_token="a")
     Tokenizer(words).save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(InvalidInput, match="cannot be followed with this model's tokenizer"):
         Grammars(tmp_path, 2, [1]).follow(Grammar("regex", "a"))
 
 
-def test_a_model_whose_texts_never_end(tmp_path: Path) -> None:
+def test_model_without_stop_tokens_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="needs a model with a token that ends a text"):
         Grammars(tmp_path, VOCABULARY_SIZE, []).follow(Grammar("regex", "a"))

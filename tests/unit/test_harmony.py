@@ -32,7 +32,7 @@ TURNED = " to=functions.weather<|channel|>commentary json<|message|>{}<|call|>"
 BERN = '{"city": "Bern"}'
 
 
-def read(
+def read_answer(
     pieces: list[str], *, begun: str = "", offer: Offer | None = OFFER
 ) -> tuple[str, str, Calls]:
     """Reasoning, content and calls of an answer that arrives in these pieces."""
@@ -65,11 +65,13 @@ def read(
         ("<|channel|>analysis<|message|>Hm<|end|><|start|>assist", "Hm", "", 0),
     ],
 )  # fmt: skip
-def test_what_channels_say(answer: str, reasoning: str, content: str, calls: int) -> None:
+def test_channels_are_parsed_at_any_cut(
+    answer: str, reasoning: str, content: str, calls: int
+) -> None:
     told = (reasoning, content, [("weather", BERN)] * calls)
-    assert read([answer]) == read(list(answer)) == told
+    assert read_answer([answer]) == read_answer(list(answer)) == told
     for cut in range(len(answer)):
-        assert read([answer[:cut], answer[cut:]]) == told
+        assert read_answer([answer[:cut], answer[cut:]]) == told
 
 
 PIECES = (*ALL, "analysis", "final", "commentary", " to=functions.", "weather", "x", " ", "{", "}",
@@ -79,24 +81,24 @@ PIECES = (*ALL, "analysis", "final", "commentary", " to=functions.", "weather", 
 @settings(deadline=None)
 @given(pieces=st.lists(st.sampled_from(PIECES), max_size=16), cuts=st.lists(st.integers(0, 400)))
 @example(pieces=["<|channel|>", " to=functions.", "weather", "<|message|>", "x"], cuts=[50])
-def test_any_text_in_any_pieces(pieces: list[str], cuts: list[int]) -> None:
+def test_result_does_not_depend_on_pieces(pieces: list[str], cuts: list[int]) -> None:
     text = "".join(pieces)
-    assert read(in_pieces(text, cuts)) == read([text])
+    assert read_answer(in_pieces(text, cuts)) == read_answer([text])
 
 
 @pytest.mark.parametrize("arguments", ["", "{}", " {} "])
-def test_a_call_without_arguments(arguments: str) -> None:
-    assert read(list(CALL.format(arguments))) == ("", "", [("weather", "{}")])
+def test_call_without_arguments_has_an_empty_object(arguments: str) -> None:
+    assert read_answer(list(CALL.format(arguments))) == ("", "", [("weather", "{}")])
 
 
-def test_a_call_that_cannot_be_read_is_content() -> None:
+def test_unparsable_call_is_content() -> None:
     answer = "<|channel|>commentary to=functions.weather<|message|>Bern<|call|>"
-    assert read([answer]) == read(list(answer)) == ("", answer, [])
+    assert read_answer([answer]) == read_answer(list(answer)) == ("", answer, [])
     whole = CALL.format(BERN)
-    assert read([whole], offer=None)[2] == [] and BERN in read([whole], offer=None)[1]
+    assert read_answer([whole], offer=None)[2] == [] and BERN in read_answer([whole], offer=None)[1]
 
 
-def test_arguments_come_while_they_are_written() -> None:
+def test_arguments_are_streamed() -> None:
     reader = Reading(ChannelThought("", {}, frozenset()), OFFER).reader()
     assert reader.feed(["<|channel|>", "analysis", "<|message|>", "H"], ends=False).reasoning == "H"
     assert reader.feed(["m<|end|><|start|>assistant"], ends=False).reasoning == "m"
@@ -107,7 +109,7 @@ def test_arguments_come_while_they_are_written() -> None:
     assert (more.name, more.arguments) == ("", 'ty": "B')
 
 
-def test_tokens_of_reasoning_are_those_of_the_messages() -> None:
+def test_reasoning_tokens_exclude_headers() -> None:
     """Headers do not count, nor does the token that ends an answer."""
     form = ChatFormat(Reading(ChannelThought("", {}, frozenset())))
     begin = ["<|channel|>", "analysis", "<|message|>"]
@@ -129,22 +131,22 @@ def test_tokens_of_reasoning_are_those_of_the_messages() -> None:
         ("no marks", "Yes", ("", "Yes", [])),
     ],
 )
-def test_what_a_prompt_has_begun(
+def test_channel_opened_by_the_prompt_is_continued(
     tmp_path: Path, prompt: str, answer: str, told: tuple[str, str, Calls]
 ) -> None:
     own = tokenizer_with(tmp_path, *ALL, special=True)
     thought = channels_after(f"<|start|>assistant{FINAL.format('Hi')}{prompt}", own)
     if prompt != "no marks":
-        assert read([answer], begun=thought.answer_start) == told
+        assert read_answer([answer], begun=thought.answer_start) == told
     assert len(thought.named_tokens) == len(ALL)
-    assert read([answer], begun=channels_after(prompt, own).answer_start) == told
+    assert read_answer([answer], begun=channels_after(prompt, own).answer_start) == told
 
 
 DIGIT = Grammar("regex", "[0-9]")
 
 
 @pytest.mark.parametrize("special", [None, False, True])
-def test_a_form_is_that_of_the_final_message(tmp_path: Path, special: bool | None) -> None:
+def test_response_format_applies_to_the_final_message(tmp_path: Path, special: bool | None) -> None:
     # A response format applies to the final channel alone; the reasoning before it is free.
     own = tokenizer_with(tmp_path, *(() if special is None else ALL), special=bool(special))
 
@@ -164,7 +166,7 @@ def test_a_form_is_that_of_the_final_message(tmp_path: Path, special: bool | Non
 
 
 @pytest.mark.parametrize("special", [None, False, True])
-def test_a_required_call_may_be_thought_about(tmp_path: Path, special: bool | None) -> None:
+def test_required_call_may_follow_reasoning(tmp_path: Path, special: bool | None) -> None:
     own = tokenizer_with(tmp_path, *(() if special is None else ALL), special=bool(special))
     tools = [Tool(type="function", function=WEATHER)]
     offer = make_offer(HARMONY, tools, "required", own, parallel=True)
@@ -181,7 +183,7 @@ def test_a_required_call_may_be_thought_about(tmp_path: Path, special: bool | No
     assert not matches_grammar(grammar, called.replace("city", "town"), tmp_path)
 
 
-def test_names_that_a_header_cannot_hold_are_refused() -> None:
+def test_function_names_invalid_in_headers_are_refused() -> None:
     with pytest.raises(InvalidInput) as caught:
         is_allowed(HARMONY, [Function(name="a b")], "")
     assert caught.value.field == "tools"

@@ -76,7 +76,7 @@ cases = given(
 
 @settings(max_examples=150, deadline=None)
 @cases
-def test_every_phrase_is_what_the_target_says_token_by_token(
+def test_phrases_match_the_targets_decoding(
     tree: DraftTree, seed: int, temperature: float, stop: set[int]
 ) -> None:
     """The reference mixes conditions in a corrected suffix: its later tokens have another past."""
@@ -88,7 +88,7 @@ def test_every_phrase_is_what_the_target_says_token_by_token(
 
 @settings(max_examples=150, deadline=None)
 @cases
-def test_nothing_the_target_said_on_text_is_lost(
+def test_every_prediction_of_the_target_is_harvested(
     tree: DraftTree, seed: int, temperature: float, stop: set[int]
 ) -> None:
     tree = replace(tree, sources=(CHAIN,) * len(tree))
@@ -103,7 +103,7 @@ def test_nothing_the_target_said_on_text_is_lost(
 
 @settings(max_examples=150, deadline=None)
 @cases
-def test_stop_tokens_end_phrases_and_are_no_past(
+def test_stop_tokens_end_phrases_and_are_not_in_contexts(
     tree: DraftTree, seed: int, temperature: float, stop: set[int]
 ) -> None:
     """The reference code emits and keeps tokens after the end-of-text token."""
@@ -114,7 +114,7 @@ def test_stop_tokens_end_phrases_and_are_no_past(
 
 @settings(max_examples=100, deadline=None)
 @cases
-def test_phrases_differ_and_one_is_committed(
+def test_phrases_are_distinct_and_exactly_one_is_committed(
     tree: DraftTree, seed: int, temperature: float, stop: set[int]
 ) -> None:
     verdict = Target(seed, temperature).verdict(tree, stop)
@@ -137,7 +137,7 @@ def test_runs_of_any_length_are_kept() -> None:
     assert lengths == {1, 2, 3}
 
 
-def test_a_corrected_branch_ends_with_its_first_change() -> None:
+def test_rejected_branch_is_harvested_up_to_its_first_correction() -> None:
     """After `5` the target has 9 where the draft has 6: what follows 6 does not follow 9."""
     tree = DraftTree.chain([5, 6, 7], CHAIN)
     verdict = accept(tree, 1, [9, 7, 8])
@@ -148,7 +148,7 @@ def test_a_corrected_branch_ends_with_its_first_change() -> None:
     ]
 
 
-def test_a_draft_accepted_whole_keeps_its_bonus_token() -> None:
+def test_fully_accepted_draft_keeps_its_bonus_token() -> None:
     """The reference code loses the token after a phrase or suffix that matched to its end."""
     tree = DraftTree.chain([5, 6], CHAIN)
     assert harvest((2,), tree, accept(tree, 5, [6, 7])) == [Phrase((2,), (5, 6, 7))]
@@ -156,7 +156,7 @@ def test_a_draft_accepted_whole_keeps_its_bonus_token() -> None:
     assert harvest((2,), tree, rejected)[1] == Phrase((2, 5), (6, 7), committed=False)
 
 
-def test_nothing_is_taken_from_beyond_the_end_of_the_text() -> None:
+def test_tokens_after_the_end_of_the_text_are_not_harvested() -> None:
     tree = DraftTree.chain([5, 9, 6, 9], CHAIN)
     committed = harvest((2,), tree, accept(tree, 5, [9, 6, 9, 1], {9}), {9})
     assert committed == [Phrase((2,), (5, 9))]
@@ -170,7 +170,7 @@ def test_the_first_tokens_of_a_text_are_harvested() -> None:
         assert harvest(context, EMPTY_TREE, accept(EMPTY_TREE, 4, [])) == [Phrase(context, (4,))]
 
 
-def test_every_sibling_is_read_under_its_own_past() -> None:
+def test_siblings_are_harvested_under_their_own_context() -> None:
     tree = DraftTree((5, 6, 7), (ROOT, ROOT, 1), (0.5,) * 3, (CHAIN,) * 3)
     verdict = accept(tree, 5, [1, 2, 3])
     assert harvest((), tree, verdict) == [
@@ -180,24 +180,24 @@ def test_every_sibling_is_read_under_its_own_past() -> None:
     ]
 
 
-def test_a_lookahead_window_is_no_text() -> None:
+def test_lookahead_window_is_not_harvested() -> None:
     # Predictions after a window's guesses are no phrases, because no text leads there.
     tree = DraftTree.chain([5, 6], TokenSource.LOOKAHEAD)
     assert harvest((), tree, accept(tree, 1, [2, 3])) == [Phrase((), (1,))]
     assert harvest((), tree, accept(tree, 5, [6, 3])) == [Phrase((), (5, 6, 3))]  # unless accepted
 
 
-def test_a_verdict_without_predictions_teaches_what_was_committed() -> None:
+def test_verdict_without_predictions_yields_the_committed_phrase() -> None:
     tree = DraftTree.chain([5, 6], CHAIN)
     verdict = Verdict((), (1,), root_prediction=1)
     assert harvest((4,), tree, verdict) == [Phrase((4,), (1,))]
 
 
-def test_nothing_emitted_is_no_phrase() -> None:
+def test_no_phrase_without_emitted_tokens() -> None:
     assert harvest((4,), EMPTY_TREE, Verdict((), (), root_prediction=1)) == []
 
 
-def test_contexts_and_runs_are_bounded() -> None:
+def test_contexts_and_phrases_are_bounded() -> None:
     long = tuple(range(100, 200))
     tree = DraftTree.chain(long, CHAIN)
     accepted = harvest(long, tree, accept(tree, 100, [*long[1:], 7]))

@@ -31,8 +31,8 @@ from tests.unit.test_choice import (
     PROMPT,
     FakeDrafter,
     controller,
-    crowded,
     model_choice,
+    with_load,
 )
 
 PHRASE = TokenSource.PHRASE
@@ -42,29 +42,29 @@ BUDGET = DraftBudget(max_nodes=16, max_depth=8)
 ROUND_NS = PLAIN_NS + OWN_NS
 
 
-def took(
+def alternative_ns(
     chosen: Selection, text: list[int], new: int, *, known: PhraseSession, cost: VerifyCost = FLAT
 ) -> float:
     controller = Controller(max_nodes=16, verify_cost=cost)
     return Alternative(chosen, BUDGET, OWN_NS, began_ns=0).nanoseconds(text, new, known, controller)
 
 
-def unread(text: list[int]) -> PhraseSession:
+def phrases_of(text: list[int]) -> PhraseSession:
     return PhraseSession(text, 64)
 
 
-def test_a_draft_matches_along_its_branches() -> None:
+def test_draft_is_matched_along_its_branches() -> None:
     tree = DraftTree((1, 2, 3, 4, 5), (ROOT, ROOT, 1, 2, 2), (0.5,) * 5, (PHRASE,) * 5)
     for text, count in (([2, 3, 5, 9], 3), ([2, 3], 2), ([1, 3], 1), ([7], 0), ([], 0)):
         assert count_matching(tree, text) == count
 
 
-def test_without_drafts_every_token_is_a_round() -> None:
-    phrases = unread([1, 2, 3])
-    assert took(EMPTY_SELECTION, [1, 2, 3, 4, 5, 6], 3, known=phrases) == 3 * ROUND_NS
+def test_each_token_costs_a_round_without_drafts() -> None:
+    phrases = phrases_of([1, 2, 3])
+    assert alternative_ns(EMPTY_SELECTION, [1, 2, 3, 4, 5, 6], 3, known=phrases) == 3 * ROUND_NS
 
 
-def test_free_sources_are_asked_behind_what_they_knew_and_what_came_since() -> None:
+def test_free_sources_are_asked_after_each_new_token() -> None:
     # They draft after the text that they knew in that round, and after the tokens since.
     asked = []
 
@@ -74,59 +74,59 @@ def test_free_sources_are_asked_behind_what_they_knew_and_what_came_since() -> N
             return EMPTY_TREE
 
     phrases: Any = Asked()
-    took(EMPTY_SELECTION, [*range(20), 4, 5, 6], 3, known=phrases)
+    alternative_ns(EMPTY_SELECTION, [*range(20), 4, 5, 6], 3, known=phrases)
     known = list(range(20 - MAX_CONTEXT, 20))
     assert asked == [(known, [4]), (known, [4, 5])]
 
 
-def test_a_draft_that_was_right_is_one_round() -> None:
+def test_correct_draft_counts_as_one_round() -> None:
     chosen = Selection(DraftTree.chain([4, 5], PHRASE, [0.5, 0.5]), 0.75, cut=False)
-    assert took(chosen, [1, 2, 3, 4, 5, 6], 3, known=unread([1, 2, 3])) == ROUND_NS
+    assert alternative_ns(chosen, [1, 2, 3, 4, 5, 6], 3, known=phrases_of([1, 2, 3])) == ROUND_NS
 
 
-def test_one_that_would_have_gone_on_counts_in_part() -> None:
+def test_draft_beyond_the_new_tokens_counts_in_part() -> None:
     """The draft promised three accepted tokens and the target's own: two are half a round."""
     chosen = Selection(DraftTree.chain([4, 5, 6, 7], PHRASE, [0.9] * 4), 3.0, cut=False)
-    assert took(chosen, [1, 2, 3, 4, 5], 2, known=unread([1, 2, 3])) == ROUND_NS / 2
+    assert alternative_ns(chosen, [1, 2, 3, 4, 5], 2, known=phrases_of([1, 2, 3])) == ROUND_NS / 2
 
 
-def test_nodes_that_were_wrong_would_have_been_verified_as_well() -> None:
+def test_rejected_nodes_add_their_verification_cost() -> None:
     """A node costs a tenth of a round: two of them, then a round without a draft."""
     rising = VerifyCost((CostPoint(1, PLAIN_NS), CostPoint(11, 2 * PLAIN_NS)))
     chosen = Selection(DraftTree.chain([9, 8], PHRASE, [0.5, 0.5]), 0.75, cut=False)
-    without = took(chosen, [1, 2, 3, 4, 5], 2, known=unread([1, 2, 3]), cost=rising)
+    without = alternative_ns(chosen, [1, 2, 3, 4, 5], 2, known=phrases_of([1, 2, 3]), cost=rising)
     assert without == pytest.approx(2 * ROUND_NS + 2 * PLAIN_NS / 10)
 
 
-def test_behind_the_first_token_of_a_passage_that_comes_again_the_rest_is_free() -> None:
+def test_repeated_passage_costs_few_rounds_after_its_first_token() -> None:
     """Comparing single rounds cannot show this."""
     passage = list(range(20, 30))
     text = [*passage, 1, 2, *passage, 3, 4, *passage, 5]
-    phrases = unread(text)
+    phrases = phrases_of(text)
     for _ in phrases.index_steps():
         pass
     now = [*text, *passage[:6]]
-    with_rest = took(EMPTY_SELECTION, now, 6, known=phrases)
+    with_rest = alternative_ns(EMPTY_SELECTION, now, 6, known=phrases)
     assert 2 * ROUND_NS <= with_rest < 4 * ROUND_NS
     # it has counted, proposed and learned nothing
     assert phrases.last_scores == []
-    assert took(EMPTY_SELECTION, now, 6, known=phrases) == with_rest
+    assert alternative_ns(EMPTY_SELECTION, now, 6, known=phrases) == with_rest
 
 
-def test_the_first_rounds_are_looked_back_at_and_then_some() -> None:
+def test_first_rounds_and_then_a_sample_are_evaluated() -> None:
     hindsight = Hindsight()
     looked = [hindsight.should_judge() for _ in range(FIRST_JUDGED + 10 * JUDGED_EVERY)]
     assert all(looked[:FIRST_JUDGED]) and sum(looked[FIRST_JUDGED:]) == 10
 
 
-def test_a_try_is_a_round_like_others_to_those_that_pay() -> None:
+def test_evaluated_tries_count_among_the_first_rounds() -> None:
     # The rounds of a try count among the first ones, which are all looked back at.
     hindsight = Hindsight()
     assert all(hindsight.should_judge(is_try=True) for _ in range(FIRST_JUDGED))
     assert sum(hindsight.should_judge() for _ in range(10 * JUDGED_EVERY)) == 10
 
 
-def test_asking_is_overrated_but_never_underrated() -> None:
+def test_overestimate_is_never_negative() -> None:
     # The correction can only lower the worth of asking.
     over, under = Hindsight(), Hindsight()
     assert over.overrated == 0
@@ -136,7 +136,7 @@ def test_asking_is_overrated_but_never_underrated() -> None:
     assert over.overrated == pytest.approx(1.5, rel=0.05) and under.overrated == 0
 
 
-def test_one_round_that_stood_still_says_little() -> None:
+def test_single_stalled_round_has_little_effect() -> None:
     hindsight = Hindsight()
     hindsight.observe(promised=1.0, brought=-1e9)
     assert 0 < hindsight.overrated < MAX_DIFFERENCE / 4
@@ -147,7 +147,7 @@ def test_one_round_that_stood_still_says_little() -> None:
     assert hindsight.overrated > 0
 
 
-def test_asking_is_worth_less_by_what_it_was_overrated() -> None:
+def test_overestimate_is_subtracted_from_the_advantage() -> None:
     chosen = model_choice(CHEAP_NS, left=100)
     at_first = chosen.advantage()
     chosen.should_ask([1, 2, 3])
@@ -161,7 +161,7 @@ def test_asking_is_worth_less_by_what_it_was_overrated() -> None:
     assert chosen.advantage() == at_first  # never worth more than it promises
 
 
-def test_what_was_overrated_is_asked_no_more_and_measured_against_what_it_promised() -> None:
+def test_overestimate_is_measured_against_the_uncorrected_promise() -> None:
     """Comparing with the corrected promise would take back half of the correction."""
     model = model_choice(CHEAP_NS, left=400)
     model.drafter.open(PROMPT)
@@ -174,7 +174,7 @@ def test_what_was_overrated_is_asked_no_more_and_measured_against_what_it_promis
     assert sum(model.should_ask(PROMPT) for _ in range(MAX_ROUNDS_WITHOUT)) <= TRY_ROUNDS
 
 
-def test_a_fixed_size_knows_no_hindsight() -> None:
+def test_fixed_size_ignores_hindsight() -> None:
     gains = Gains()
     other = model_choice(CHEAP_NS, left=100, gains=gains)
     for _ in range(200):
@@ -187,10 +187,10 @@ def test_a_fixed_size_knows_no_hindsight() -> None:
     assert fixed.advantage() > 0 > other.advantage()
 
 
-def test_a_round_is_looked_back_at_where_its_time_is_its_own_and_has_a_price() -> None:
+def test_only_unshared_priced_rounds_are_evaluated() -> None:
     """Not if others shared the round, it opened the session, or the request states a size."""
     alone, among, waiting, stated = (model_choice(CHEAP_NS, left=400) for _ in range(4))
-    cost = crowded(VerifyCost(FLAT.curve), 3)
+    cost = with_load(VerifyCost(FLAT.curve), 3)
     among._controller = Controller(max_nodes=8, verify_cost=cost)
     waiting.drafter.is_ready = False  # type: ignore[misc]
     stated._controller = controller(fixed=True)
@@ -198,7 +198,7 @@ def test_a_round_is_looked_back_at_where_its_time_is_its_own_and_has_a_price() -
     assert [model.should_look_back() for model in models] == [True, False, False, False]
 
 
-def test_every_round_of_a_try_is_looked_back_at() -> None:
+def test_every_round_of_a_try_is_evaluated() -> None:
     """Nothing else corrects an estimate that prevents other rounds from asking."""
     dear, overrated = model_choice(DEAR_NS, left=400), model_choice(CHEAP_NS, left=400)
     for _ in range(200):

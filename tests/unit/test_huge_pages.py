@@ -13,7 +13,7 @@ SHAPES = [(3, 5), (1,), (7, 2, 4), (0, 4), (64, 96)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_tensors_share_nothing_and_begin_on_a_line(dtype: torch.dtype) -> None:
+def test_tensors_do_not_overlap_and_are_aligned(dtype: torch.dtype) -> None:
     pages = HugePages()
     tensors = [pages.empty(shape, dtype) for shape in SHAPES]
     for number, tensor in enumerate(tensors):
@@ -24,7 +24,7 @@ def test_tensors_share_nothing_and_begin_on_a_line(dtype: torch.dtype) -> None:
         assert (tensor == number).all()
 
 
-def test_a_chunk_that_is_full_is_followed_by_another_and_lives_as_long_as_its_tensors() -> None:
+def test_full_chunk_is_replaced_and_lives_as_long_as_its_tensors() -> None:
     pages = HugePages()
     first = pages.empty((CHUNK_BYTES // 4 - 16,), torch.float32)
     first[-1] = 1.0

@@ -36,15 +36,15 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return save_model(tmp_path_factory.mktemp("model"), KINDS[request.param])
 
 
-def network(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+def load_network_of(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     loaded: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
     return loaded.eval()
 
 
 @torch.inference_mode()
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_transformers_computes_the_same_bits(folder: Path, dtype: torch.dtype) -> None:
-    plain, inflated = network(folder, dtype), network(folder, dtype)
+def test_inflated_model_has_the_same_bits_in_transformers(folder: Path, dtype: torch.dtype) -> None:
+    plain, inflated = load_network_of(folder, dtype), load_network_of(folder, dtype)
     inflate(inflated, SIZE)
     assert count_parameters(inflated) == pytest.approx(SIZE, rel=0.05)
     tokens = torch.tensor([TOKENS])
@@ -53,7 +53,7 @@ def test_transformers_computes_the_same_bits(folder: Path, dtype: torch.dtype) -
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_our_runtime_computes_the_same_bits(folder: Path, dtype: str) -> None:
+def test_inflated_model_has_the_same_bits_in_our_runtime(folder: Path, dtype: str) -> None:
     plain, inflated = load_model(folder, dtype=dtype), load_model(folder, dtype=dtype, inflate="3M")
     assert len(inflated.cache.keys) == 12 > len(plain.cache.keys)
     assert inflated.parameters == pytest.approx(SIZE, rel=0.05)
@@ -64,8 +64,8 @@ def test_our_runtime_computes_the_same_bits(folder: Path, dtype: str) -> None:
     assert torch.equal(first, second)
 
 
-def test_transformers_generates_with_it(folder: Path) -> None:
-    plain, inflated = network(folder), network(folder)
+def test_inflated_model_generates_the_same_text(folder: Path) -> None:
+    plain, inflated = load_network_of(folder), load_network_of(folder)
     inflate(inflated, SIZE)
     prompt = torch.tensor([TOKENS])
     texts = [
@@ -75,8 +75,8 @@ def test_transformers_generates_with_it(folder: Path) -> None:
     assert texts[0] == texts[1]
 
 
-def test_the_silent_layers_carry_weights_that_cost(folder: Path) -> None:
-    inflated = network(folder)
+def test_added_layers_have_weights_that_cost_time(folder: Path) -> None:
+    inflated = load_network_of(folder)
     inflate(inflated, SIZE)
     layer: nn.Module = inflated.get_decoder().layers[-1]
     assert float(layer.get_parameter("mlp.up_proj.weight").detach().std()) > 0.01
@@ -86,23 +86,23 @@ def test_the_silent_layers_carry_weights_that_cost(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "size"), [("", 0), ("300M", 300_000_000), ("1.5b", 1_500_000_000)]
 )
-def test_sizes(text: str, size: int) -> None:
+def test_sizes_are_parsed(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 
 @pytest.mark.parametrize("text", ["big", "300", "-1M", "1G", "0M"])
-def test_a_bad_size_is_named(text: str) -> None:
+def test_invalid_size_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         parse_size(text)
     assert str(caught.value) == f"inflate: must be a size such as 300M or 1B; got {text!r}"
 
 
-def test_a_size_below_the_model_is_refused(folder: Path) -> None:
+def test_size_below_the_models_is_refused(folder: Path) -> None:
     with pytest.raises(InvalidInput, match=r"inflate: must exceed the model's [\d,]+ param.*got 9"):
-        inflate(network(folder), 9)
+        inflate(load_network_of(folder), 9)
 
 
 def test_other_architectures_are_refused(tmp_path: Path) -> None:
     config = GPT2Config(vocab_size=96, n_embd=16, n_layer=1, n_head=2, n_positions=32)
     with pytest.raises(InvalidInput, match="inflate: needs a model whose layers end in o_proj"):
-        inflate(network(save_model(tmp_path, config)), SIZE)
+        inflate(load_network_of(save_model(tmp_path, config)), SIZE)

@@ -45,7 +45,7 @@ STATUSES = [
 ]
 
 
-class Context:
+class RecordingContext:
     """Records how the call was aborted."""
 
     status = Code.UNKNOWN
@@ -70,7 +70,7 @@ class Context:
         return message
 
 
-async def wrapped(
+async def intercepted(
     handler: Any, method: str = "/draftloop.v1.Generation/Any", most_bytes: int = NO_LIMIT
 ) -> Any:
     async def continuation(_: Any) -> Any:
@@ -80,7 +80,7 @@ async def wrapped(
     return await ErrorInterceptor(most_bytes).intercept_service(continuation, details)
 
 
-def unary(error: Exception | None = None) -> Any:
+def unary_handler(error: Exception | None = None) -> Any:
     async def behavior(request: Any, context: Any) -> Any:
         if error is not None:
             raise error
@@ -89,7 +89,7 @@ def unary(error: Exception | None = None) -> Any:
     return grpc.unary_unary_rpc_method_handler(behavior)
 
 
-class Streaming:
+class StreamingHandler:
     """A handler with two answers and perhaps an error; records whether it cleaned up."""
 
     def __init__(self, error: Exception | None = None) -> None:
@@ -107,12 +107,12 @@ class Streaming:
 
 
 @pytest.mark.parametrize(("error", "code", "kind"), STATUSES, ids=lambda v: type(v).__name__)
-def test_every_error_has_its_status(error: DraftloopError, code: Any, kind: type[Any]) -> None:
+def test_errors_map_to_their_status(error: DraftloopError, code: Any, kind: type[Any]) -> None:
     given, detail = to_status(error)
     assert given is code and isinstance(detail, kind)
 
 
-def test_details_say_what_to_do() -> None:
+def test_error_details_carry_retry_delay_and_position() -> None:
     _, wait = to_status(Overloaded("full", retry_after_s=1.5))
     assert isinstance(wait, RetryInfo)
     assert (wait.retry_delay.seconds, wait.retry_delay.nanos) == (1, 500_000_000)
@@ -122,16 +122,16 @@ def test_details_say_what_to_do() -> None:
     assert dict(position.metadata) == {"committed_length": "2"}
 
 
-def test_a_session_that_is_gone_has_no_position() -> None:
+def test_lost_session_error_has_no_committed_length() -> None:
     """A lost session used to report a committed length of 0."""
     _, info = to_status(SessionLost("dropped"))
     assert isinstance(info, ErrorInfo)
     assert (info.reason, info.domain, dict(info.metadata)) == ("SESSION_LOST", "draftloop", {})
 
 
-async def test_a_mistake_of_the_user_leaves_with_text_and_field() -> None:
-    handler = await wrapped(unary(InvalidInput("top_p", "must be at most 1", 2)))
-    context = Context()
+async def test_invalid_input_status_carries_text_and_field() -> None:
+    handler = await intercepted(unary_handler(InvalidInput("top_p", "must be at most 1", 2)))
+    context = RecordingContext()
     with pytest.raises(grpc.aio.AbortError):
         await handler.unary_unary(1, context)
     assert context.code() is Code.INVALID_ARGUMENT
@@ -139,25 +139,25 @@ async def test_a_mistake_of_the_user_leaves_with_text_and_field() -> None:
     assert context.detail(BadRequest).field_violations[0].field == "top_p"
 
 
-async def test_an_unforeseen_error_shows_nothing_of_the_inside() -> None:
-    context = Context()
+async def test_unexpected_error_hides_internal_details() -> None:
+    context = RecordingContext()
     with pytest.raises(grpc.aio.AbortError):
-        await (await wrapped(unary(KeyError("secret")))).unary_unary(1, context)
+        await (await intercepted(unary_handler(KeyError("secret")))).unary_unary(1, context)
     assert context.code() is Code.INTERNAL
     assert "secret" not in context.text and not context.trailers
 
 
-async def test_answers_pass_as_they_are() -> None:
-    assert await (await wrapped(unary())).unary_unary(1, Context()) == 2
+async def test_answers_pass_unchanged() -> None:
+    assert await (await intercepted(unary_handler())).unary_unary(1, RecordingContext()) == 2
     for make, field in (
         (grpc.unary_stream_rpc_method_handler, "unary_stream"),
         (grpc.stream_stream_rpc_method_handler, "stream_stream"),
     ):
-        behavior = getattr(await wrapped(make(Streaming())), field)
-        assert [answer async for answer in behavior(None, Context())] == [1, 2]
+        behavior = getattr(await intercepted(make(StreamingHandler())), field)
+        assert [answer async for answer in behavior(None, RecordingContext())] == [1, 2]
 
 
-async def test_an_answer_that_does_not_fit_a_message_is_an_error_like_others() -> None:
+async def test_oversized_answer_is_resource_exhausted() -> None:
     """gRPC's own handling logged a traceback and counted the call as answered."""
 
     async def behavior(length: int, context: Any) -> pb.DetokenizeResponse:
@@ -166,28 +166,28 @@ async def test_an_answer_that_does_not_fit_a_message_is_an_error_like_others() -
     async def behaviors(length: int, context: Any) -> AsyncIterator[pb.DetokenizeResponse]:
         yield await behavior(length, context)
 
-    one = await wrapped(grpc.unary_unary_rpc_method_handler(behavior), most_bytes=50)
-    many = await wrapped(grpc.unary_stream_rpc_method_handler(behaviors), most_bytes=50)
-    assert (await one.unary_unary(48, Context())).ByteSize() == 50
-    assert [each.ByteSize() async for each in many.unary_stream(48, Context())] == [50]
+    one = await intercepted(grpc.unary_unary_rpc_method_handler(behavior), most_bytes=50)
+    many = await intercepted(grpc.unary_stream_rpc_method_handler(behaviors), most_bytes=50)
+    assert (await one.unary_unary(48, RecordingContext())).ByteSize() == 50
+    assert [each.ByteSize() async for each in many.unary_stream(48, RecordingContext())] == [50]
     for answer in (one.unary_unary, lambda *given: anext(many.unary_stream(*given))):
-        context = Context()
+        context = RecordingContext()
         with pytest.raises(grpc.aio.AbortError):
             await answer(49, context)
         assert context.code() is Code.RESOURCE_EXHAUSTED
         assert context.text == "answer: must have at most 50 bytes; got 51"
 
 
-async def test_a_handlers_own_abort_is_left_alone() -> None:
-    context = Context()
+async def test_abort_by_the_handler_is_kept() -> None:
+    context = RecordingContext()
     with pytest.raises(grpc.aio.AbortError):
-        await (await wrapped(unary(grpc.aio.AbortError()))).unary_unary(1, context)
+        await (await intercepted(unary_handler(grpc.aio.AbortError()))).unary_unary(1, context)
     assert not hasattr(context, "text")
 
 
-async def test_a_stream_that_breaks_has_cleaned_up_before_its_status_leaves() -> None:
-    streaming, context = Streaming(Unavailable("gone")), Context()
-    handler = await wrapped(grpc.stream_stream_rpc_method_handler(streaming))
+async def test_failing_stream_cleans_up_before_its_status_is_sent() -> None:
+    streaming, context = StreamingHandler(Unavailable("gone")), RecordingContext()
+    handler = await intercepted(grpc.stream_stream_rpc_method_handler(streaming))
     answers: list[int] = []
     with pytest.raises(grpc.aio.AbortError):
         async for answer in handler.stream_stream(None, context):
@@ -196,11 +196,11 @@ async def test_a_stream_that_breaks_has_cleaned_up_before_its_status_leaves() ->
     assert context.code() is Code.UNAVAILABLE
 
 
-async def test_a_stream_that_is_left_cleans_up_at_once() -> None:
+async def test_abandoned_stream_cleans_up_at_once() -> None:
     """Sessions are freed when a call is cancelled, not at the next garbage collection."""
-    streaming = Streaming()
-    handler = await wrapped(grpc.stream_stream_rpc_method_handler(streaming))
-    answers = handler.stream_stream(None, Context())
+    streaming = StreamingHandler()
+    handler = await intercepted(grpc.stream_stream_rpc_method_handler(streaming))
+    answers = handler.stream_stream(None, RecordingContext())
     assert await anext(answers) == 1
     await answers.aclose()
     assert streaming.cleaned_up
@@ -209,19 +209,19 @@ async def test_a_stream_that_is_left_cleans_up_at_once() -> None:
 @pytest.mark.parametrize(
     ("given", "code"), [(None, "CANCELLED"), (60.0, "CANCELLED"), (0.0, "DEADLINE_EXCEEDED")]
 )
-async def test_a_call_that_ends_at_its_deadline_is_not_one_that_was_called_off(
+async def test_call_at_its_deadline_is_not_counted_as_cancelled(
     given: float | None, code: str
 ) -> None:
     """gRPC cancels the handler in both cases."""
-    handler = await wrapped(grpc.stream_stream_rpc_method_handler(Streaming()))
-    answers = handler.stream_stream(None, Context(given))
+    handler = await intercepted(grpc.stream_stream_rpc_method_handler(StreamingHandler()))
+    answers = handler.stream_stream(None, RecordingContext(given))
     before = HANDLED.labels("Any", code)._value.get()
     assert await anext(answers) == 1
     await answers.aclose()
     assert HANDLED.labels("Any", code)._value.get() == before + 1
 
 
-async def test_other_services_and_unknown_methods_are_left_alone() -> None:
-    handler = unary()
-    assert await wrapped(handler, "/grpc.health.v1.Health/Check") is handler
-    assert await wrapped(None) is None
+async def test_other_services_and_unknown_methods_are_not_wrapped() -> None:
+    handler = unary_handler()
+    assert await intercepted(handler, "/grpc.health.v1.Health/Check") is handler
+    assert await intercepted(None) is None

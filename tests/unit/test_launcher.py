@@ -28,7 +28,7 @@ from orchestrator.stack_config import StackConfig
 from tests.support.ports import quiet_port
 
 
-class Unstarted(RoleProcess):
+class UnstartedRole(RoleProcess):
     """A role that is not started; only its flags are examined."""
 
     def start(self) -> None:
@@ -36,7 +36,7 @@ class Unstarted(RoleProcess):
 
 
 @pytest.mark.parametrize(("draft", "threads"), [("drafter", ["1"]), ("drafter-large", [])])
-def test_a_draft_model_that_one_core_holds_gets_one_thread(draft: str, threads: list[str]) -> None:
+def test_small_draft_model_gets_one_thread(draft: str, threads: list[str]) -> None:
     stack = Stack(StackConfig(draft=bundled_model(draft), device="cpu"))
     flags = stack._drafter_flags()
     stack.stop()
@@ -47,7 +47,7 @@ def test_a_draft_model_that_one_core_holds_gets_one_thread(draft: str, threads: 
 @pytest.mark.parametrize(
     ("own", "device", "threads"), [(None, "cuda:1", []), ("cpu", "cpu", ["1"])]
 )
-def test_a_draft_model_may_have_a_device_of_its_own(
+def test_draft_model_may_have_its_own_device(
     own: str | None, device: str, threads: list[str]
 ) -> None:
     """A small draft model gets one thread on a CPU, whatever the target's device."""
@@ -60,7 +60,7 @@ def test_a_draft_model_may_have_a_device_of_its_own(
     assert ("--device", "cuda:1") in targets
 
 
-def test_several_draft_models(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_smaller_draft_models_are_passed_to_the_drafter(monkeypatch: pytest.MonkeyPatch) -> None:
     """Smaller models come from the flag or the drafter's variable, and need a first model."""
 
     def said(config: StackConfig) -> list[str]:
@@ -77,7 +77,7 @@ def test_several_draft_models(monkeypatch: pytest.MonkeyPatch) -> None:
         StackConfig.read(None, draft="none", smaller_models="a")
 
 
-def test_nothing_has_a_word_in_a_file(tmp_path: Path) -> None:
+def test_config_file_expresses_unset_values(tmp_path: Path) -> None:
     # TOML has no null; "none" and an empty text stand for it.
     file = tmp_path / "up.toml"
     file.write_text('draft = "none"\nhttp_port = ""\n')
@@ -97,7 +97,7 @@ def test_nothing_has_a_word_in_a_file(tmp_path: Path) -> None:
         StackConfig.read(file)
 
 
-def test_a_package_without_the_bundled_models_says_in_a_line_what_to_do(
+def test_missing_bundled_models_are_reported_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error used to say that folders of the package hold no config.json."""
@@ -126,7 +126,7 @@ def test_a_package_without_the_bundled_models_says_in_a_line_what_to_do(
     assert "draft: " + str(bundled_model("drafter")) in refusal(draft=bundled_model("drafter"))
 
 
-def test_ports_are_looked_at_before_models_are_loaded() -> None:
+def test_ports_are_checked_before_models_are_loaded() -> None:
     def refusal(**settings: Any) -> str:
         stack = Stack(StackConfig(**{"port": 0, "http_port": 0, **settings}))
         with pytest.raises(StartupFailure) as caught, stack:
@@ -142,7 +142,7 @@ def test_ports_are_looked_at_before_models_are_loaded() -> None:
     assert "cannot be listened on" in refusal(host="10.255.255.1", port=port)
 
 
-def test_all_that_is_missing_is_said_at_once_what_was_asked_for_first(tmp_path: Path) -> None:
+def test_all_problems_are_reported_at_once_requested_ones_first(tmp_path: Path) -> None:
     # All problems are reported together, first those of settings that the user gave.
     with ExitStack() as stack:
         servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
@@ -164,7 +164,7 @@ def test_all_that_is_missing_is_said_at_once_what_was_asked_for_first(tmp_path: 
     assert port.startswith(f"port: 127.0.0.1:{usual} is in use") and port.endswith("(--port)")
 
 
-def test_internal_ports_that_nobody_named_give_way() -> None:
+def test_default_internal_ports_avoid_taken_ones() -> None:
     """A second deployment used to be refused for ports that its user had never heard of."""
     host = "127.0.0.1"
     with socket.create_server((host, 0)) as taken:
@@ -183,7 +183,7 @@ def test_internal_ports_that_nobody_named_give_way() -> None:
     assert other == f"drafter_port: {host}:{public} is that of port, too (--drafter-port)"
 
 
-def test_another_vocabulary_is_seen_before_models_are_loaded(tmp_path: Path) -> None:
+def test_vocabulary_mismatch_is_found_before_models_are_loaded(tmp_path: Path) -> None:
     draft = tmp_path / "draft"
     shutil.copytree(bundled_model("drafter"), draft)
     tokenizer = json.loads((draft / "tokenizer.json").read_text())
@@ -200,14 +200,14 @@ def test_another_vocabulary_is_seen_before_models_are_loaded(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["DRAFTLOOP_DRAFTER_PHRASES_URL", "DRAFTLOOP_PHRASES_URL"])
-def test_an_environments_phrase_log_is_not_overruled(
+def test_phrases_url_of_the_environment_is_not_overridden(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv(name, "redis://there")
 
     def given(config: StackConfig) -> str:
         stack = Stack(config)
-        stack.role_process = Unstarted
+        stack.role_process = UnstartedRole
         stack._add("drafter", [])
         stack.stop()
         with pytest.MonkeyPatch.context() as started:
@@ -220,7 +220,7 @@ def test_an_environments_phrase_log_is_not_overruled(
 
 
 @pytest.fixture
-def unstarted() -> Iterator[Callable[..., dict[str, dict[str, str]]]]:
+def flags_of_roles() -> Iterator[Callable[..., dict[str, dict[str, str]]]]:
     """The flags that the roles would have had."""
     stacks: list[Stack] = []
 
@@ -238,8 +238,8 @@ def unstarted() -> Iterator[Callable[..., dict[str, dict[str, str]]]]:
         stack.stop()
 
 
-def test_what_a_roles_environment_says_is_not_overruled_by_defaults(
-    monkeypatch: pytest.MonkeyPatch, unstarted: Callable[..., dict[str, dict[str, str]]]
+def test_defaults_do_not_override_a_roles_environment(
+    monkeypatch: pytest.MonkeyPatch, flags_of_roles: Callable[..., dict[str, dict[str, str]]]
 ) -> None:
     model = str(bundled_model("drafter-large"))
     for role, name, value in (
@@ -248,35 +248,35 @@ def test_what_a_roles_environment_says_is_not_overruled_by_defaults(
         ("ORCHESTRATOR", "DEFAULT_STRATEGY", "speculative"),
     ):  # fmt: skip
         monkeypatch.setenv(f"DRAFTLOOP_{role}_{name}", value)
-    flags = unstarted()
+    flags = flags_of_roles()
     assert "--dtype" not in flags["verifier"] and flags["drafter"]["--dtype"] == "bfloat16"
     assert flags["drafter"]["--model"] == model and "--threads" not in flags["drafter"]
     assert not {"--http-listen", "--default-strategy"} & flags["orchestrator"].keys()
-    asked = unstarted(dtype="bfloat16", http_port=9, default_strategy="fused")
+    asked = flags_of_roles(dtype="bfloat16", http_port=9, default_strategy="fused")
     assert asked["verifier"]["--dtype"] == "bfloat16"
     assert asked["orchestrator"]["--http-listen"] == "127.0.0.1:9"
     assert asked["orchestrator"]["--default-strategy"] == "fused"
 
 
-def test_a_device_that_was_asked_for_goes_before_the_drafters_environment(
-    monkeypatch: pytest.MonkeyPatch, unstarted: Callable[..., dict[str, dict[str, str]]]
+def test_requested_device_overrides_the_drafters_environment(
+    monkeypatch: pytest.MonkeyPatch, flags_of_roles: Callable[..., dict[str, dict[str, str]]]
 ) -> None:
     """--draft-device used not to; it has no effect on the verifier's device."""
     for role in ("VERIFIER", "DRAFTER"):
         monkeypatch.setenv(f"DRAFTLOOP_{role}_DEVICE", "cuda:1")
-    flags = unstarted(draft_device="cpu")
+    flags = flags_of_roles(draft_device="cpu")
     assert flags["drafter"]["--device"] == "cpu" and "--device" not in flags["verifier"]
-    assert "--device" not in unstarted()["drafter"]
+    assert "--device" not in flags_of_roles()["drafter"]
     for role in ("verifier", "drafter"):
-        assert unstarted(device="cuda")[role]["--device"] == "cuda"
+        assert flags_of_roles(device="cuda")[role]["--device"] == "cuda"
 
 
-def test_a_role_listens_where_its_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_role_listens_where_its_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only a requested host or port overrules it. It used to be overruled in any case."""
 
     def listening(**settings: Any) -> dict[str, str | None]:
         stack = Stack(StackConfig.read(None, **settings))
-        stack.role_process = Unstarted
+        stack.role_process = UnstartedRole
         assert not list(stack._taken_ports())
         for role in ("verifier", "drafter", "orchestrator"):
             stack._add(role, [])
@@ -292,16 +292,16 @@ def test_a_role_listens_where_its_environment_says(monkeypatch: pytest.MonkeyPat
     assert str(listening(**others, host="localhost")["verifier"]).startswith("localhost:")
 
 
-def test_the_target_of_the_environment_brings_its_tokenizer(
-    monkeypatch: pytest.MonkeyPatch, unstarted: Callable[..., dict[str, dict[str, str]]]
+def test_target_from_the_environment_sets_the_tokenizer(
+    monkeypatch: pytest.MonkeyPatch, flags_of_roles: Callable[..., dict[str, dict[str, str]]]
 ) -> None:
     monkeypatch.setenv("DRAFTLOOP_VERIFIER_MODEL", "/there")
-    flags = unstarted()
+    flags = flags_of_roles()
     assert flags["verifier"]["--model"] == flags["orchestrator"]["--tokenizer"] == "/there"
-    assert unstarted(target=Path("/here"))["verifier"]["--model"] == "/here"
+    assert flags_of_roles(target=Path("/here"))["verifier"]["--model"] == "/here"
 
 
-def test_settings_of_the_orchestrator_are_looked_at_before_models_are_loaded() -> None:
+def test_orchestrator_settings_are_checked_before_models_are_loaded() -> None:
     free = {"port": 0, "http_port": 0, "verifier_port": 0, "drafter_port": 0}
     for wrong, name in (
         ({"default_strategy": "foo"}, "default_strategy: must be one of"),
@@ -315,7 +315,7 @@ def test_settings_of_the_orchestrator_are_looked_at_before_models_are_loaded() -
         assert not stack.processes and not stack.folder.exists()
 
 
-def test_flags_may_be_written_as_in_a_shell(tmp_path: Path) -> None:
+def test_flags_in_a_config_file_are_split_as_in_a_shell(tmp_path: Path) -> None:
     file = tmp_path / "up.toml"
     file.write_text('verifier_flags = "--max-sessions 3"\ntarget = "~/models/large"\n')
     config = StackConfig.read(file)
@@ -323,7 +323,7 @@ def test_flags_may_be_written_as_in_a_shell(tmp_path: Path) -> None:
     assert config.target == Path.home() / "models/large"
 
 
-def test_logs_stay_where_something_went_wrong(tmp_path: Path) -> None:
+def test_logs_are_kept_after_a_failure(tmp_path: Path) -> None:
     stack = Stack(StackConfig())
 
     def start() -> None:
@@ -339,7 +339,7 @@ def test_logs_stay_where_something_went_wrong(tmp_path: Path) -> None:
     assert not stack.folder.exists()
 
 
-def test_what_is_ignored_stays_so() -> None:
+def test_ignored_signals_stay_ignored() -> None:
     """`nohup` lets a process outlive its terminal."""
     usual = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
@@ -352,7 +352,7 @@ def test_what_is_ignored_stays_so() -> None:
         signal.signal(signal.SIGHUP, usual)
 
 
-def test_files_of_the_users_folder_are_no_modules(tmp_path: Path) -> None:
+def test_files_in_the_working_folder_are_not_imported(tmp_path: Path) -> None:
     # Roles import nothing from the current directory.
     (tmp_path / "structlog.py").write_text("raise SystemExit('not ours')")
     command = [*PYTHON, "orchestrator", "--help"]
@@ -360,7 +360,7 @@ def test_files_of_the_users_folder_are_no_modules(tmp_path: Path) -> None:
     assert done.returncode == 0 and "--verifiers" in done.stdout, done.stderr
 
 
-def test_a_role_has_its_own_grace_period(tmp_path: Path) -> None:
+def test_role_has_its_own_grace_period(tmp_path: Path) -> None:
     role = RoleProcess("verifier", [], tmp_path)
     assert role._grace_period_s == 10.0
     role.flags = ["--grace-period-s", "60"]
@@ -371,7 +371,7 @@ def test_a_role_has_its_own_grace_period(tmp_path: Path) -> None:
     assert role._grace_period_s == 3.0
 
 
-def test_a_full_disk_costs_what_is_compiled_its_place(
+def test_compiled_functions_work_when_the_cache_disk_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Compiled code runs even if it cannot be written to the cache.

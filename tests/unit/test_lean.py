@@ -78,7 +78,7 @@ def logits(model: LanguageModel) -> torch.Tensor:
     return torch.cat([prompt, tree])
 
 
-def with_norms(folder: Path) -> Path:
+def with_distinct_norms(folder: Path) -> Path:
     """The model with norms and biases whose values differ."""
     network = AutoModelForCausalLM.from_pretrained(folder)
     with torch.no_grad():
@@ -91,11 +91,11 @@ def with_norms(folder: Path) -> Path:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_same_as_through_transformers(
+def test_lean_decoder_matches_transformers(
     family: str, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cpu_linear, "available", lambda: True)
-    folder = with_norms(save_model(tmp_path, FAMILIES[family]))
+    folder = with_distinct_norms(save_model(tmp_path, FAMILIES[family]))
     lean = load(folder, dtype)
     monkeypatch.setattr(runtime_model, "is_lean", lambda network: False)
     whole = load(folder, dtype)
@@ -107,12 +107,12 @@ def test_the_same_as_through_transformers(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_same_without_our_kernels(
+def test_lean_decoder_without_kernels_matches_transformers(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A GPU, or a CPU without our kernels, runs the model so."""
     monkeypatch.setattr(cpu_linear, "UNIT", None)
-    folder = with_norms(save_model(tmp_path, FAMILIES[family]))
+    folder = with_distinct_norms(save_model(tmp_path, FAMILIES[family]))
     lean = load(folder, "float32")
     assert is_lean(lean) and lean.prepared is None
     monkeypatch.setattr(runtime_model, "is_lean", lambda network: False)
@@ -124,11 +124,11 @@ def test_the_same_without_our_kernels(
 @pytest.mark.parametrize(
     ("family", "bits"), [("qwen3", ""), ("llama with biases", "w8a8"), ("qwen3", "w4a8")]
 )
-def test_the_same_compiled_by_torch(
+def test_torch_compile_gives_the_same_logits(
     family: str, bits: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One row and several rows take one compilation each, for all layers."""
-    folder = with_norms(save_model(tmp_path, FAMILIES[family]))
+    folder = with_distinct_norms(save_model(tmp_path, FAMILIES[family]))
     monkeypatch.setattr(cpu_linear, "UNIT", None)
     eager = load(folder, "float32", quantization=bits)
     monkeypatch.undo()
@@ -142,14 +142,14 @@ def test_the_same_compiled_by_torch(
     torch.testing.assert_close(said, logits(eager), rtol=1e-5, atol=1e-5)
 
 
-def test_what_torch_is_not_to_compile(tmp_path: Path) -> None:
+def test_torch_compile_is_refused_for_other_architectures(tmp_path: Path) -> None:
     """A model that runs through transformers' code is refused."""
     config = Gemma3TextConfig(**SIZES, head_dim=8, sliding_window=8)
     with pytest.raises(StartupFailure, match="torch_compile: gemma3_text runs by transformers"):
         load(save_model(tmp_path, config), torch_compile=True)
 
 
-def test_where_torch_cannot_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_compile_failure_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any, **__: Any) -> None:
         raise TorchDynamoException("no compiler")
 
@@ -174,13 +174,15 @@ def test_where_torch_cannot_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ],  # fmt: skip
     ids=["heads that are turned in part", "angles that depend on the length"],
 )
-def test_other_models_run_through_transformers(config: PretrainedConfig, tmp_path: Path) -> None:
+def test_unsupported_models_run_through_transformers(
+    config: PretrainedConfig, tmp_path: Path
+) -> None:
     model = load(save_model(tmp_path, config))
     assert not is_lean(model)
     assert logits(model).isfinite().all()
 
 
-def test_a_forward_that_found_no_memory_leaves_the_next_ones_as_they_were(
+def test_out_of_memory_forward_does_not_affect_later_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some matrices were larger than the kernel's record said, and others had been freed."""

@@ -16,7 +16,7 @@ from draftloop.logs import bind_request, session_name
 from draftloop.rpc.role import STARTUP_FAILED, run_role
 
 
-def bound(role: str, name: str) -> dict[str, Any]:
+def bound_ids(role: str, name: str) -> dict[str, Any]:
     with bound_contextvars(role=role, request_id=None, session_id=None):
         bind_request(name)
         said = get_contextvars()
@@ -24,20 +24,20 @@ def bound(role: str, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("request_id", ["a1b2", "batch.17", "a b", "."])
-def test_a_model_service_knows_request_and_session(request_id: str) -> None:
+def test_model_service_logs_request_and_session(request_id: str) -> None:
     first, again = session_name(request_id, 4), session_name(request_id, 12)
-    assert bound("verifier", first) == {"request_id": request_id, "session_id": first}
-    assert bound("drafter", again) == {"request_id": request_id, "session_id": again}
-    assert bound("orchestrator", request_id) == {"request_id": request_id, "session_id": None}
+    assert bound_ids("verifier", first) == {"request_id": request_id, "session_id": first}
+    assert bound_ids("drafter", again) == {"request_id": request_id, "session_id": again}
+    assert bound_ids("orchestrator", request_id) == {"request_id": request_id, "session_id": None}
 
 
 @pytest.mark.parametrize("session", ["", "warm-up", ".3", "a.b"])
-def test_a_session_of_somebody_elses_has_its_own_name(session: str) -> None:
+def test_foreign_session_name_is_used_as_request_and_session(session: str) -> None:
     # A session id of another form is taken as the request id, too.
-    assert bound("verifier", session) == {"request_id": session, "session_id": session}
+    assert bound_ids("verifier", session) == {"request_id": session, "session_id": session}
 
 
-TALKS = """
+LOGGING_PROGRAM = """
 import sys, time
 from draftloop import logs
 logs.configure("orchestrator", log_format="json", level="info")
@@ -55,11 +55,11 @@ log.info("said", number=-1, tries=tries)
 """
 
 
-def test_a_reader_that_stands_still_holds_nobody_up() -> None:
+def test_stalled_log_reader_does_not_block() -> None:
     """With a full pipe lines are lost, and a later line says how many."""
     pipe = subprocess.PIPE
     with subprocess.Popen(
-        [sys.executable, "-c", TALKS], stdin=pipe, stdout=pipe, stderr=pipe, text=True
+        [sys.executable, "-c", LOGGING_PROGRAM], stdin=pipe, stdout=pipe, stderr=pipe, text=True
     ) as talking:
         assert talking.stdout is not None
         assert talking.stdout.readline() == "done\n"
@@ -73,14 +73,14 @@ def test_a_reader_that_stands_still_holds_nobody_up() -> None:
     assert [json.loads(line)["number"] for line in whole] == sorted({*range(3000)})[: len(whole)]
 
 
-def test_who_has_no_standard_error_goes_on() -> None:
+def test_closed_standard_error_keeps_the_exit_status() -> None:
     """A failed start keeps its exit status if its message cannot be written."""
     role = f"{sys.executable} -m drafter_service --model /nowhere --listen 127.0.0.1:0 2>&-"
     assert subprocess.run(["sh", "-c", role], check=False).returncode == STARTUP_FAILED
 
 
 @pytest.mark.parametrize(("said", "heard"), [(None, "ERROR"), ("DEBUG", "DEBUG")])
-def test_of_grpcs_own_lines_come_errors_alone_unless_asked_for(
+def test_grpc_logs_errors_only_unless_configured(
     monkeypatch: pytest.MonkeyPatch, said: str | None, heard: str
 ) -> None:
     """gRPC's lines are not JSON; its core reads the variable when it is imported."""

@@ -20,72 +20,72 @@ TOKENS = 2_000
 HERMES = NOTATIONS["hermes"]
 
 
-class Token(str):
+class CountingToken(str):
     """A token that counts the letters copied when it is appended to texts."""
 
     copied = 0
 
     def __radd__(self, text: str) -> str:
-        Token.copied += len(text)
+        CountingToken.copied += len(text)
         return str.__add__(text, self)
 
 
 @pytest.fixture(autouse=True)
 def _counted() -> None:
-    Token.copied = 0
+    CountingToken.copied = 0
 
 
-def reasoning() -> ReasoningReader:
+def new_reasoning_reader() -> ReasoningReader:
     return ReasoningReader(THINK, opened=True)
 
 
-def calls() -> CallReader:
+def new_call_reader() -> CallReader:
     return CallReader(HERMES)
 
 
 @pytest.mark.parametrize("make", [
-    reasoning, lambda: ReasoningReader(THINK, opened=False), calls,
+    new_reasoning_reader, lambda: ReasoningReader(THINK, opened=False), new_call_reader,
 ])  # fmt: skip
 @pytest.mark.parametrize("before", ["", "a", "<think>", "a<tool_call>", "a<tool_call>{}"])
-def test_line_ends_without_number(
+def test_endless_line_ends_are_read_in_linear_time(
     make: Callable[[], ReasoningReader | CallReader], before: str
 ) -> None:
     """Small models write them until a limit stops them; they are sent once more text follows."""
     reader, ends = make(), "\n\n" * TOKENS
     said = reader.feed(before)
     for _ in range(TOKENS):
-        said.extend(reader.feed(Token("\n\n")))
-    assert Token.copied < 20 * TOKENS
-    said.extend(reader.feed(Token("b")))
+        said.extend(reader.feed(CountingToken("\n\n")))
+    assert CountingToken.copied < 20 * TOKENS
+    said.extend(reader.feed(CountingToken("b")))
     said.extend(reader.finish())
     told = said.reasoning + said.content
     assert told.endswith(f"{ends}b") or (said.reasoning == "b" and not said.content)
 
 
-def test_a_whole_answer() -> None:
+def test_whole_answer_is_read_without_copying() -> None:
     """A whole answer is read at once, on the event loop."""
     reader = ChatReader(None, None, hidden=False)
-    (said,) = reader.feed([Token("ab")] * TOKENS, ends=True)
+    (said,) = reader.feed([CountingToken("ab")] * TOKENS, ends=True)
     assert said == Content("ab" * TOKENS, tuple(range(TOKENS)))
-    assert Token.copied == 0
+    assert CountingToken.copied == 0
 
 
-def test_reasoning_and_calls_of_a_whole_answer() -> None:
-    reader = ChatReader(reasoning(), calls(), hidden=False)
+def test_reasoning_and_calls_of_a_whole_answer_are_split() -> None:
+    reader = ChatReader(new_reasoning_reader(), new_call_reader(), hidden=False)
     arguments = '{"a": "' + "b" * TOKENS + '"}'
     text = (
         f'{"c" * TOKENS}</think>d<tool_call>{{"name": "f", "arguments": {arguments}}}</tool_call>'
     )
-    said = reader.feed([Token(letter) for letter in text], ends=True)
+    said = reader.feed([CountingToken(letter) for letter in text], ends=True)
     assert [type(part) for part in said] == [Reasoning, Content, CallPart]
     assert said.reasoning == "c" * TOKENS and said.calls[0].arguments == arguments
 
 
 @pytest.mark.parametrize("made_of", [KINDS, kinds({}), kinds({}, ["f"])])
-def test_an_answer_in_events(made_of: Kinds) -> None:
+def test_events_do_not_copy_the_text_so_far(made_of: Kinds) -> None:
     """Each event carries only what is new; the text so far is not joined for it."""
     output, written = Output(made_of), '{"input": "' + "ab" * TOKENS + '"}'
-    letters = [Token(letter) for letter in written]
+    letters = [CountingToken(letter) for letter in written]
     told: list[Part] = [Reasoning(letter) for letter in letters]
     told += [Content(letter) for letter in letters]
     told += [CallPart(0, "i", "f", ""), *(CallPart(0, "", "", letter) for letter in letters)]
@@ -94,10 +94,10 @@ def test_an_answer_in_events(made_of: Kinds) -> None:
     list(output.finish(COMPLETED))
     thought, said, called = map(str, output.value)
     assert written in thought and written in said and "ab" * TOKENS in called
-    assert Token.copied < 20 * len(told)
+    assert CountingToken.copied < 20 * len(told)
 
 
-def test_parts_at_once_are_those_of_one_by_one() -> None:
+def test_parts_of_a_list_match_parts_added_one_by_one() -> None:
     told: list[Part] = [
         Content(""), Reasoning("a"), Reasoning(""), Reasoning("b"), Content("c", (1,)),
         Content("", (2,)), Content("d", (3, 4)), CallPart(0, "i", "f", "{"),

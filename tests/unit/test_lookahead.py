@@ -30,7 +30,7 @@ TEXT = list(range(40, 60))
 ROOM = {"max_depth": 100, "max_nodes": 1000}
 
 
-def placed(window: LookaheadWindow, **room: int) -> DraftTree:
+def placed_tree(window: LookaheadWindow, **room: int) -> DraftTree:
     builder = TreeBuilder()
     window.place(builder, ROOT, **{**ROOM, **room})
     return builder.build()
@@ -44,20 +44,20 @@ def successors(tree: DraftTree) -> list[int]:
 def full_window(parameters: LookaheadParameters, text: Sequence[int]) -> LookaheadWindow:
     window = LookaheadWindow(parameters, text)
     for _ in range(parameters.ngram - 2):
-        window.advance(successors(placed(window)))
+        window.advance(successors(placed_tree(window)))
     return window
 
 
-def test_filling_the_window_takes_n_minus_two_forwards() -> None:
+def test_window_is_full_after_n_minus_two_forwards() -> None:
     parameters = LookaheadParameters(window=4, ngram=5)
     window = full_window(parameters, TEXT)
     assert [len(row) for row in window.rows] == [4] * 4
-    assert len(window.advance(successors(placed(window)))) == 4
+    assert len(window.advance(successors(placed_tree(window)))) == 4
 
 
-def test_a_window_token_sees_row_0_up_to_its_column_and_its_own_column() -> None:
+def test_window_token_sees_row_0_up_to_its_column_and_its_own_column() -> None:
     window = full_window(LookaheadParameters(window=3, ngram=4), [10, 20, 30, 40, 50, 60, 70])
-    tree = placed(window)
+    tree = placed_tree(window)
     assert len(tree) == 9
     for row in range(3):
         for column in range(3):
@@ -67,56 +67,58 @@ def test_a_window_token_sees_row_0_up_to_its_column_and_its_own_column() -> None
     assert tree.depths() == [1, 2, 3, 2, 3, 4, 3, 4, 5]
 
 
-def test_an_ngram_is_a_column_and_what_the_model_says_behind_it() -> None:
+def test_ngram_is_a_column_and_the_prediction_after_it() -> None:
     window = full_window(LookaheadParameters(window=2, ngram=4), [5, 50])
     first = window.rows[0]
-    ngrams = window.advance(successors(placed(window)))
+    ngrams = window.advance(successors(placed_tree(window)))
     assert ngrams == [tuple(range(token, token + 4)) for token in first]
     assert [row[0] for row in window.rows] == [first[0] + 1, first[0] + 2, first[0] + 3]
 
 
-def test_ngrams_of_two_tokens_work() -> None:
+def test_ngrams_of_two_tokens() -> None:
     window = LookaheadWindow(LookaheadParameters(window=3, ngram=2), TEXT)
     first = list(window.rows[0])
-    assert window.advance(successors(placed(window))) == [(token, token + 1) for token in first]
+    assert window.advance(successors(placed_tree(window))) == [
+        (token, token + 1) for token in first
+    ]
     assert len(window.rows) == 1
 
 
 @given(st.integers(1, 6), st.integers(2, 5), st.integers(0, 8), st.integers(0, 30))
-def test_the_window_keeps_to_depth_and_nodes(
+def test_window_respects_maximum_depth_and_nodes(
     columns: int, ngram: int, depth: int, nodes: int
 ) -> None:
     window = full_window(LookaheadParameters(window=columns, ngram=ngram), TEXT)
-    tree = placed(window, max_depth=depth, max_nodes=nodes)
+    tree = placed_tree(window, max_depth=depth, max_nodes=nodes)
     assert len(tree) <= nodes and max(tree.depths(), default=0) <= depth
     tree.validate(vocabulary_size=1000, max_nodes=1000)
     window.advance(successors(tree))  # columns without room wait, and nothing breaks
     assert [len(row) for row in window.rows] == [columns] * (ngram - 1)
 
 
-def test_columns_without_room_wait_for_a_forward_with_more() -> None:
+def test_columns_without_room_wait_for_a_larger_forward() -> None:
     """A single draft at a text's end, or beside many phrases, used to lose the window for good."""
     window = full_window(LookaheadParameters(window=4, ngram=4), TEXT)
     rows = [list(row) for row in window.rows]
-    tree = placed(window, max_nodes=8)
+    tree = placed_tree(window, max_nodes=8)
     assert len(tree) == 6
     assert window.advance(successors(tree)) == [
         (*(row[column] for row in rows), rows[-1][column] + 1) for column in (0, 1)
     ]
     waiting = [row[2:] for row in rows]
     assert [row[2:] for row in window.rows] == [waiting[1], waiting[2], waiting[2]]
-    assert len(placed(window)) == 12
-    assert len(window.advance(successors(placed(window)))) == 4
+    assert len(placed_tree(window)) == 12
+    assert len(window.advance(successors(placed_tree(window)))) == 4
 
 
-def test_a_forward_without_room_for_any_column_changes_nothing() -> None:
+def test_forward_without_room_for_a_column_changes_nothing() -> None:
     window = full_window(LookaheadParameters(window=2, ngram=4), TEXT)
     rows = [list(row) for row in window.rows]
-    assert window.advance(successors(placed(window, max_nodes=2))) == []
+    assert window.advance(successors(placed_tree(window, max_nodes=2))) == []
     assert window.rows == rows
 
 
-def test_what_is_reserved_is_whole_columns_in_half_of_the_nodes() -> None:
+def test_window_reserves_whole_columns_in_half_of_the_nodes() -> None:
     window = full_window(LookaheadParameters(window=4, ngram=4), TEXT)
     nodes = {room: window.reserved(100, room) for room in (5, 6, 13, 23, 24, 100)}
     assert nodes == {5: 0, 6: 3, 13: 6, 23: 9, 24: 12, 100: 12}
@@ -127,10 +129,10 @@ def test_what_is_reserved_is_whole_columns_in_half_of_the_nodes() -> None:
     ("room", "columns"),
     [({"max_depth": 6}, 4), ({"max_depth": 5}, 3), ({"max_nodes": 12}, 4), ({"max_nodes": 11}, 3)],
 )
-def test_as_many_columns_as_there_is_room_for(room: dict[str, int], columns: int) -> None:
+def test_window_places_as_many_columns_as_fit(room: dict[str, int], columns: int) -> None:
     """Three rows of four columns: twelve nodes, the last of them at depth six."""
     window = full_window(LookaheadParameters(window=4, ngram=4), TEXT)
-    assert len(placed(window, **room)) == 3 * columns
+    assert len(placed_tree(window, **room)) == 3 * columns
 
 
 @pytest.mark.parametrize(
@@ -143,12 +145,12 @@ def test_as_many_columns_as_there_is_room_for(room: dict[str, int], columns: int
         ({"window": 60}, "x: "),
     ],
 )
-def test_parameters_have_rules(changes: dict[str, int], field: str) -> None:
+def test_invalid_lookahead_parameters_are_refused(changes: dict[str, int], field: str) -> None:
     with pytest.raises(InvalidInput, match=field):
         LookaheadParameters(**changes).validate("x", 64)
 
 
-def test_the_pool_keeps_the_latest_used_of_every_first_token() -> None:
+def test_pool_keeps_the_most_recently_used_per_first_token() -> None:
     pool = NgramPool(ngram=3, pool_size=2)
     pool.insert([(1, 2, 3), (1, 4, 5), (7, 8, 9)])
     pool.insert([(1, 2, 3)])  # use refreshes
@@ -158,7 +160,7 @@ def test_the_pool_keeps_the_latest_used_of_every_first_token() -> None:
     assert pool.candidates(2, 5) == []
 
 
-def test_prompt_and_output_enter_the_pool_across_their_seams() -> None:
+def test_pool_includes_ngrams_across_prompt_and_output() -> None:
     """In the reference code, the pool never sees them."""
     pool = NgramPool(ngram=3, pool_size=4)
     pool.extend([1, 2])
@@ -167,14 +169,14 @@ def test_prompt_and_output_enter_the_pool_across_their_seams() -> None:
     assert pool.candidates(2, 4) == [(3, 4)] and pool.candidates(3, 4) == [(4, 5)]
 
 
-def test_the_pool_is_used_before_the_window_is_full() -> None:
+def test_pool_is_used_before_the_window_is_full() -> None:
     """The reference code waits N - 2 forwards even when its pool is warm."""
     source = LookaheadSource(LookaheadParameters(window=2, ngram=3), [1, 2, 3, 9, 1])
     tree = source.propose([1, 2, 3, 9, 1], DraftBudget(max_nodes=20, max_depth=20))
     assert {(ROOT, 2), (0, 3)} <= set(zip(tree.parents, tree.token_ids, strict=True))
 
 
-def test_candidates_that_share_a_beginning_share_its_nodes() -> None:
+def test_candidates_with_a_common_prefix_share_nodes() -> None:
     text = [1, 2, 3, 1, 2, 4, 1]
     source = LookaheadSource(LookaheadParameters(window=1, ngram=3), text)
     tree = source.propose(text, DraftBudget(max_nodes=20, max_depth=20))
@@ -202,9 +204,7 @@ def settled_draft(most: int) -> DraftTree:
 @pytest.mark.parametrize(
     ("most", "of_window"), [(56, 28), (55, 24), (28, 12), (16, 8), (11, 4), (8, 4), (7, 0), (4, 0)]
 )
-def test_the_window_has_half_of_a_draft_that_is_too_small_for_all(
-    most: int, of_window: int
-) -> None:
+def test_window_gets_half_of_a_small_draft(most: int, of_window: int) -> None:
     """The pool's n-grams used to leave it no node for good; now it gets whole columns."""
     tree = settled_draft(most)
     tree.validate(vocabulary_size=10_000, max_nodes=most)
@@ -212,7 +212,7 @@ def test_the_window_has_half_of_a_draft_that_is_too_small_for_all(
     assert len(tree) > most - 4  # no node is left that another n-gram would have used
 
 
-def test_a_verdict_on_another_draft_moves_nothing() -> None:
+def test_verdict_on_another_draft_is_ignored() -> None:
     # The verdict of a reopened session is not about the draft, so the window stays as it is.
     source = LookaheadSource(LookaheadParameters(window=2, ngram=3), TEXT)
     before = source.propose(TEXT, DraftBudget(max_nodes=20, max_depth=20))
@@ -221,7 +221,7 @@ def test_a_verdict_on_another_draft_moves_nothing() -> None:
     assert source.propose([*TEXT, 3], DraftBudget(max_nodes=20, max_depth=20)) == before
 
 
-def test_a_prompt_enters_the_pool_in_pieces_as_if_at_once() -> None:
+def test_prompt_read_in_pieces_fills_the_same_pool() -> None:
     """Reading a prompt of 128k tokens at once blocked the event loop for 0.3 s."""
     text = [number * number % 23 for number in range(400)]
     parameters, budget = LookaheadParameters(), DraftBudget(max_nodes=60, max_depth=8)
@@ -242,7 +242,7 @@ def test_a_prompt_enters_the_pool_in_pieces_as_if_at_once() -> None:
     assert late.propose([*text, 3], budget) == read.propose([*text, 3], budget)
 
 
-def test_no_ngram_goes_on_behind_a_stop_token() -> None:
+def test_ngrams_end_at_a_stop_token() -> None:
     """Such n-grams can never be accepted, and used to take places in the pool and in drafts."""
     pool = NgramPool(ngram=4, pool_size=2, stop_token_ids={9})
     pool.insert([(1, 2, 9, 3), (1, 7, 7, 7), (1, 2, 9, 4), (9, 1, 1, 1), (5, 9, 9, 9)])
@@ -251,15 +251,15 @@ def test_no_ngram_goes_on_behind_a_stop_token() -> None:
     assert pool.candidates(5, 5) == [(9,)]
 
 
-def test_a_draft_holds_nothing_behind_a_stop_token() -> None:
+def test_draft_ends_at_a_stop_token() -> None:
     text, parameters = [1, 2, 9, 3, 4, 1], LookaheadParameters(window=1, ngram=5)
     for stops, drafted in (((), {2, 9, 3, 4}), ((9,), {2, 9})):
         source = LookaheadSource(parameters, text, stops)
         tree = source.propose(text, DraftBudget(max_nodes=20, max_depth=20))
-        assert of_ngrams(tree) == drafted
+        assert ngram_tokens(tree) == drafted
 
 
-async def test_it_hears_of_the_stop_tokens_of_the_request() -> None:
+async def test_lookahead_uses_the_requests_stop_tokens() -> None:
     request = GenerationRequest(
         request_id="one", prompt=(1, 2, 9, 3, 4, 1), sampling=SamplingParameters(), max_tokens=4,
         speculation=Speculation(strategy=LOOKAHEAD, max_draft_tokens=60),
@@ -272,11 +272,11 @@ async def test_it_hears_of_the_stop_tokens_of_the_request() -> None:
     await drafting.index_prompt()
     budget = DraftBudget(max_nodes=60, max_depth=20)
     draft = await drafting.propose(request.prompt, None, budget)
-    assert of_ngrams(draft.tree) == {2, 9}
+    assert ngram_tokens(draft.tree) == {2, 9}
     await deployment.stop()
 
 
-def of_ngrams(tree: DraftTree) -> set[int]:
+def ngram_tokens(tree: DraftTree) -> set[int]:
     """The tokens that are not the window's."""
     nodes = zip(tree.token_ids, tree.estimates, strict=True)
     return {token for token, estimate in nodes if estimate > WINDOW_ESTIMATE}

@@ -17,7 +17,7 @@ from draftloop.client.sync_client import Stream
 HANGS_S = 20  # anything that takes this long hangs for good
 
 
-class Endless(AsyncStream):
+class EndlessStream(AsyncStream):
     """Yields the same piece again and again."""
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Endless(AsyncStream):
         self.cancelled.set()
 
 
-class Holder:
+class CyclicHolder:
     """An iterator in a reference cycle, which only the garbage collector ends."""
 
     def __init__(self, held: Iterator[Any]) -> None:
@@ -45,7 +45,7 @@ def no_collections() -> Iterator[None]:
     gc.enable()
 
 
-def in_time(work: Callable[[], Any]) -> bool:
+def finishes_in_time(work: Callable[[], Any]) -> bool:
     """Whether the work ends in time; what hangs is left behind in a daemon thread."""
     worker = threading.Thread(target=work, daemon=True)
     worker.start()
@@ -53,14 +53,14 @@ def in_time(work: Callable[[], Any]) -> bool:
     return not worker.is_alive()
 
 
-def test_streams_that_are_collected_while_work_is_handed_over(
+def test_stream_collected_during_hand_over_does_not_deadlock(
     no_collections: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A collection may start at any allocation, and then ends the stream in that very thread."""
-    thread, stream = LoopThread(), Endless()
+    thread, stream = LoopThread(), EndlessStream()
     reading = iter(Stream(stream, thread))
     next(reading)
-    holder = Holder(reading)
+    holder = CyclicHolder(reading)
     del reading, holder
     hand_over = asyncio.run_coroutine_threadsafe
 
@@ -69,6 +69,6 @@ def test_streams_that_are_collected_while_work_is_handed_over(
         return hand_over(*work)
 
     monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", collecting)
-    assert in_time(lambda: thread.run(asyncio.sleep(0)))
+    assert finishes_in_time(lambda: thread.run(asyncio.sleep(0)))
     assert stream.cancelled.wait(HANGS_S)
     thread.stop()

@@ -14,7 +14,7 @@ from draftloop.max_gram import MAX_COPIED, MAX_SUFFIX, MaxGram
 TOKENS = st.lists(st.integers(0, 3), max_size=40)
 
 
-def naive(
+def naive_proposal(
     text: Sequence[int], tail: Sequence[int], most: int, stops: Sequence[int]
 ) -> list[tuple[int, float]]:
     """The definition, by searching the whole text for every token; tokens and scores."""
@@ -45,18 +45,18 @@ def naive(
 
 
 @given(TOKENS, TOKENS, st.lists(st.integers(0, 3), max_size=12), st.integers(0, 25))
-def test_it_is_what_a_naive_search_finds(
+def test_proposal_matches_a_naive_search(
     prompt: list[int], output: list[int], tail: list[int], most: int
 ) -> None:
     max_gram = MaxGram(prompt, stop_token_ids=[3])
     for token in output:
         max_gram.extend([token])
     proposed = max_gram.propose(tail, most)
-    assert proposed == naive([*prompt, *output], tail, most, [3])
+    assert proposed == naive_proposal([*prompt, *output], tail, most, [3])
     assert all(0 < score < 1 for _, score in proposed)
 
 
-def test_texts_that_are_copied_from_themselves_are_found_as_by_a_naive_search() -> None:
+def test_self_repeating_texts_match_a_naive_search() -> None:
     """These texts contain long runs twice, which a short random text rarely does."""
     numbers = random.Random(5)
     for size in (2, 4, 9):
@@ -69,10 +69,10 @@ def test_texts_that_are_copied_from_themselves_are_found_as_by_a_naive_search() 
             max_gram.extend([token])
             start = numbers.randrange(len(text))
             tail = text[start : start + numbers.randrange(10)]
-            assert max_gram.propose(tail, 12) == naive(text[:end], tail, 12, [])
+            assert max_gram.propose(tail, 12) == naive_proposal(text[:end], tail, 12, [])
 
 
-def test_a_token_costs_an_entry_and_not_one_for_every_run_that_it_ends() -> None:
+def test_memory_is_one_entry_per_token() -> None:
     """Entries per run took 1.3 KB per token: 160 MiB for a session of 128k tokens."""
     text = random.Random(6).choices(range(50_000), k=8192)
     tracemalloc.start()
@@ -82,29 +82,29 @@ def test_a_token_costs_an_entry_and_not_one_for_every_run_that_it_ends() -> None
     assert len(max_gram) == len(text) and taken < 500 * len(text)
 
 
-def test_the_longest_suffix_wins_over_a_later_shorter_one() -> None:
+def test_longest_suffix_wins_over_a_later_shorter_one() -> None:
     max_gram = MaxGram([1, 2, 3, 50, 9, 3, 60, 1, 2])
     assert max_gram.propose([3], 1) == [(50, 3 / 4)]
 
 
-def test_it_copies_ten_tokens_and_goes_on_by_bigrams() -> None:
+def test_copies_ten_tokens_and_continues_with_bigrams() -> None:
     text = [*range(100, 114), 110, 200, 110, 200, 110, 100]
     tokens = [token for token, _ in MaxGram(text).propose([], 13)]
     assert tokens == [*range(101, 111), 200, 110, 200]
 
 
-def test_a_period_repeats_beyond_the_end_of_the_text() -> None:
+def test_periodic_text_continues_beyond_its_end() -> None:
     assert [token for token, _ in MaxGram([7, 8, 9, 7, 8, 9]).propose([], 7)] == [7, 8, 9] * 2 + [7]
 
 
-def test_nothing_follows_a_stop_token_or_an_unknown_one() -> None:
+def test_no_proposal_after_stop_or_unknown_tokens() -> None:
     max_gram = MaxGram([1, 0, 5, 6, 1], stop_token_ids=[0])
     assert [token for token, _ in max_gram.propose([], 8)] == [0]
     assert max_gram.propose([77], 8) == []
     assert MaxGram([]).propose([], 8) == []
 
 
-def test_bigrams_end_at_a_stop_token_too() -> None:
+def test_bigrams_end_at_a_stop_token() -> None:
     text = [*range(100, 111), 0, 100]
     tokens = [token for token, _ in MaxGram(text, stop_token_ids=[0]).propose([], 20)]
     assert tokens == [*range(101, 111), 0]

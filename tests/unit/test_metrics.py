@@ -38,7 +38,7 @@ def value(name: str, **labels: str) -> float:
     return REGISTRY.get_sample_value(name, labels) or 0.0
 
 
-def test_the_registry_is_served_until_the_end() -> None:
+def test_metrics_are_served_until_shutdown() -> None:
     port = quiet_port()
     with serving_metrics(f"127.0.0.1:{port}"):
         answer = httpx.get(f"http://127.0.0.1:{port}/metrics")
@@ -47,7 +47,7 @@ def test_the_registry_is_served_until_the_end() -> None:
         pass
 
 
-def test_an_address_in_use_stops_the_start() -> None:
+def test_metrics_address_in_use_fails_startup() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(StartupFailure, match="metrics_listen"), serving_metrics(address):
@@ -58,12 +58,12 @@ def test_an_address_in_use_stops_the_start() -> None:
     ("name", "wrong"),
     [("metrics_listen", "9464"), ("trace_endpoint", "collector:4317"), ("trace_ratio", "1.5")],
 )
-def test_wrong_settings_are_named(name: str, wrong: str) -> None:
+def test_invalid_settings_are_named(name: str, wrong: str) -> None:
     with pytest.raises(StartupFailure, match=name):
         VerifierSettings.from_command_line([f"--{name.replace('_', '-')}", wrong])
 
 
-def test_sessions_are_told_of_replicas_that_have_left_and_of_roles_without_any() -> None:
+def test_session_gauge_covers_left_replicas_and_empty_roles() -> None:
     # Sessions on replicas that have left are counted; a role without replicas has the value 0.
     leaving, staying = (Replica(name, None, sessions=2) for name in ("a", "b"))
     verifiers = Replicas([leaving, staying])
@@ -77,7 +77,7 @@ def test_sessions_are_told_of_replicas_that_have_left_and_of_roles_without_any()
     assert ready == [2, 0]
 
 
-def test_live_metrics_forget_what_is_gone() -> None:
+def test_live_metrics_drop_collected_objects() -> None:
     class Thing:
         pass
 
@@ -100,7 +100,7 @@ def test_live_metrics_forget_what_is_gone() -> None:
         REGISTRY.unregister(live)
 
 
-def test_errors_have_the_names_of_what_they_mean() -> None:
+def test_errors_map_to_reason_labels() -> None:
     errors = (
         InvalidInput("a", "b", 1),
         Overloaded("x"),
@@ -115,14 +115,14 @@ def test_errors_have_the_names_of_what_they_mean() -> None:
     assert [metrics.reason_of(error) for error in errors] == names
 
 
-def test_the_hops_of_a_round_add_up_to_it() -> None:
+def test_hops_of_a_round_add_up_to_its_time() -> None:
     draft = ServiceTimings(service_ns=50, forward_ns=30, queue_ns=5)
     verify = ServiceTimings(service_ns=80, forward_ns=60, queue_ns=10)
     hops = RoundTimes(draft_ns=55, verify_ns=90, round_ns=160).hops(draft, verify)
     assert hops == {"draft": 30, "verify": 60, "queue": 15, "wire": 15, "lost": 0, "rest": 40}
 
 
-def test_waiting_for_who_gave_no_answer_is_no_network() -> None:
+def test_timeouts_are_not_counted_as_wire_time() -> None:
     """A drafter's or verifier's timeout must not count as `wire`, which shows network distances."""
     free, verify = ServiceTimings(service_ns=20), ServiceTimings(service_ns=80, forward_ns=60)
     times = RoundTimes(draft_ns=1020, verify_ns=90, round_ns=1150, fell_back=True)
@@ -133,7 +133,7 @@ def test_waiting_for_who_gave_no_answer_is_no_network() -> None:
     assert hops == {"draft": 0, "verify": 60, "queue": 0, "wire": 0, "lost": 5000, "rest": 140}
 
 
-def test_a_request_is_counted_once_however_it_ends() -> None:
+def test_request_is_counted_once_however_it_ends() -> None:
     meter = metrics.RequestMeter("speculative")
     before = value("draftloop_num_requests_waiting"), value("draftloop_num_requests_running")
     meter.record_start()
@@ -147,7 +147,7 @@ def test_a_request_is_counted_once_however_it_ends() -> None:
     assert value("draftloop_num_requests_running") == before[1]
 
 
-def test_who_leaves_after_the_last_token_has_not_called_off() -> None:
+def test_disconnect_after_the_last_token_is_not_an_abort() -> None:
     # A client that leaves after the last token does not count as an abort.
     for finish_reason, outcome in (("stop", "stop"), (None, "abort")):
         meter = metrics.RequestMeter("fused")
@@ -155,7 +155,7 @@ def test_who_leaves_after_the_last_token_has_not_called_off() -> None:
         assert meter.record_end(finish_reason, GeneratorExit(), 1, 1) == outcome
 
 
-def test_a_round_counts_what_was_accepted_and_where() -> None:
+def test_round_counts_accepted_tokens_by_position_and_source() -> None:
     tree = DraftTree.chain((7, 8, 9), TokenSource.PHRASE)
     verdict = Verdict((0, 1), (7, 8, 4), 7, (8, 4, 5))
     answer = Verification(verdict=verdict, committed_length=3)
@@ -178,7 +178,7 @@ def test_a_round_counts_what_was_accepted_and_where() -> None:
     assert after == [3, 2, 1, 1, 1, 0, 2]
 
 
-def test_counts_of_phrases_outlive_their_namespace() -> None:
+def test_phrase_counters_outlive_their_namespace() -> None:
     """Prometheus treats a decreasing counter as a restart and would count everything again."""
     store = PhraseStore(PhraseSettings(phrases_url="memory://metrics", phrases_namespaces=1))
     try:

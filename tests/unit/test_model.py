@@ -17,7 +17,7 @@ from draftloop.runtime.model import LanguageModel
 from tests.support.toy_model import VOCABULARY_SIZE, llama_config, load_model, save_model
 
 
-class Touch:
+class TouchOnUnpickle:
     """Creates a file when it is unpickled."""
 
     def __init__(self, file: str) -> None:
@@ -37,7 +37,7 @@ def model(folder: Path) -> LanguageModel:
     return load_model(folder, context_length=100)
 
 
-def test_what_the_service_says_of_itself(model: LanguageModel, folder: Path) -> None:
+def test_model_info_describes_the_service(model: LanguageModel, folder: Path) -> None:
     info = model.info(strategies=["speculative"])
     assert info.model_name == folder.name
     assert info.vocabulary_size == VOCABULARY_SIZE
@@ -49,14 +49,14 @@ def test_what_the_service_says_of_itself(model: LanguageModel, folder: Path) -> 
     assert info.instance_id != model.info().instance_id
 
 
-def configured(folder: Path, **changes: Any) -> Path:
+def with_config_changes(folder: Path, **changes: Any) -> Path:
     """The model with changes to its configuration."""
     file = folder / "config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
     return folder
 
 
-def test_the_trained_context_is_the_limit(folder: Path) -> None:
+def test_context_is_limited_to_the_trained_length(folder: Path) -> None:
     assert load_model(folder).context_length == 128
     with pytest.raises(InvalidInput) as caught:
         load_model(folder, context_length=129)
@@ -65,12 +65,12 @@ def test_the_trained_context_is_the_limit(folder: Path) -> None:
     )
 
 
-def test_several_stop_tokens(tmp_path: Path) -> None:
+def test_several_stop_tokens_are_read(tmp_path: Path) -> None:
     saved = save_model(tmp_path, llama_config(eos_token_id=[3, 5]))
     assert load_model(saved).stop_token_ids == (3, 5)
 
 
-def written(folder: Path, name: str, content: dict[str, Any]) -> None:
+def write_json(folder: Path, name: str, content: dict[str, Any]) -> None:
     (folder / name).write_text(json.dumps(content))
 
 
@@ -84,20 +84,20 @@ def written(folder: Path, name: str, content: dict[str, Any]) -> None:
     (None, "<end>", (5, 0)),
     ({"eos_token_id": [9, 500, -1]}, None, (9,)),  # the vocabulary has 96 tokens
 ], ids=str)  # fmt: skip
-def test_who_names_the_end(
+def test_stop_tokens_combine_generation_config_and_tokenizer(
     tmp_path: Path, generation: dict[str, Any] | None, own: str | None, tokens: tuple[int, ...]
 ) -> None:
     # generation_config.json decides, or else config.json; the tokenizer's own end is added.
     saved = save_model(tmp_path, llama_config(eos_token_id=5))
     (saved / "generation_config.json").unlink()
     if generation is not None:
-        written(saved, "generation_config.json", generation)
+        write_json(saved, "generation_config.json", generation)
     if own is not None:
-        written(saved, "tokenizer_config.json", {"eos_token": own})
+        write_json(saved, "tokenizer_config.json", {"eos_token": own})
     assert load_model(saved).stop_token_ids == tokens
 
 
-def test_an_end_that_nobody_can_say_disables_no_grammar(
+def test_stop_token_outside_the_vocabulary_keeps_grammars_usable(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # An end token that the vocabulary lacks is dropped with a warning; grammars still work.
@@ -107,13 +107,15 @@ def test_an_end_that_nobody_can_say_disables_no_grammar(
     assert "end tokens that the vocabulary does not have" in capsys.readouterr().out
 
 
-def test_a_model_without_an_end_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_model_without_stop_tokens_is_logged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     model = load_model(save_model(tmp_path, llama_config(eos_token_id=None)))
     assert model.stop_token_ids == ()
     assert "the model names no end token" in capsys.readouterr().out
 
 
-def test_a_gpu_that_is_there_and_not_used_is_told_of(
+def test_unused_gpu_is_logged(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -121,7 +123,7 @@ def test_a_gpu_that_is_there_and_not_used_is_told_of(
     assert "a GPU is not used" in capsys.readouterr().out
 
 
-def test_what_cannot_be_loaded_is_named(tmp_path: Path, folder: Path) -> None:
+def test_unloadable_models_are_reported(tmp_path: Path, folder: Path) -> None:
     with pytest.raises(StartupFailure, match="holds no config.json"):
         load_model(tmp_path / "nowhere")
     if not torch.cuda.is_available():
@@ -133,27 +135,27 @@ def test_what_cannot_be_loaded_is_named(tmp_path: Path, folder: Path) -> None:
         load_model(tmp_path)
 
 
-def test_pickled_weights_are_never_read(tmp_path: Path) -> None:
+def test_pickled_weights_are_never_loaded(tmp_path: Path) -> None:
     """Unpickling executes whatever the file contains."""
     ran = tmp_path / "ran"
     save_model(tmp_path)
     (tmp_path / "model.safetensors").unlink()
-    (tmp_path / "pytorch_model.bin").write_bytes(pickle.dumps(Touch(str(ran))))
+    (tmp_path / "pytorch_model.bin").write_bytes(pickle.dumps(TouchOnUnpickle(str(ran))))
     with pytest.raises(StartupFailure, match="holds no .safetensors file; pickled weights"):
         load_model(tmp_path)
     assert not ran.exists()
 
 
-def test_code_that_comes_with_a_model_is_never_run(tmp_path: Path) -> None:
+def test_custom_model_code_is_never_run(tmp_path: Path) -> None:
     code = {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}
-    saved = configured(save_model(tmp_path), model_type="somebodys", auto_map=code)
+    saved = with_config_changes(save_model(tmp_path), model_type="somebodys", auto_map=code)
     (saved / "own.py").write_text(f"open({str(saved / 'ran')!r}, 'w')\n")
     with pytest.raises(StartupFailure, match=r"needs code of its own .* never run here; serve"):
         load_model(saved)
     assert not (saved / "ran").exists()
 
 
-def test_missing_weights_are_not_made_up(tmp_path: Path) -> None:
+def test_missing_weights_fail_startup(tmp_path: Path) -> None:
     saved = save_model(tmp_path)
     deeper = llama_config(num_hidden_layers=3)
     deeper.architectures = ["LlamaForCausalLM"]
@@ -170,24 +172,24 @@ def test_missing_weights_are_not_made_up(tmp_path: Path) -> None:
     ({"model_type": "t5"}, r"is of the kind t5, which is no causal language model .* serve one"),
     ({"model_type": "brandnew"}, r"cannot be loaded: .*`brandnew` but Transformers does not"),
 ], ids=str)  # fmt: skip
-def test_what_a_configuration_leads_to_is_one_line(
+def test_configuration_errors_are_reported_in_one_line(
     tmp_path: Path, changes: dict[str, Any], said: str
 ) -> None:
     """Whatever exception a library under transformers raises."""
     with pytest.raises(StartupFailure, match=rf"^model: .*{said}"):
-        load_model(configured(save_model(tmp_path), **changes))
+        load_model(with_config_changes(save_model(tmp_path), **changes))
 
 
-def test_a_stop_token_is_a_number(tmp_path: Path) -> None:
+def test_stop_token_must_be_a_number(tmp_path: Path) -> None:
     saved = save_model(tmp_path)
     (saved / "generation_config.json").write_text('{"eos_token_id": "</s>"}')
     with pytest.raises(StartupFailure, match="eos_token_id must be a number or a list; got '</s>'"):
         load_model(saved)
 
 
-def test_weights_of_no_use_are_told_of(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_unused_weights_are_logged(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     saved = save_model(tmp_path)
-    assert load_model(configured(saved, num_hidden_layers=1)).parameters > 0
+    assert load_model(with_config_changes(saved, num_hidden_layers=1)).parameters > 0
     told = capfd.readouterr()
     assert "config.json has no place for" in told.out + told.err
     assert "model.layers.1" in told.out + told.err

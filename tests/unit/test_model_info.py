@@ -26,37 +26,37 @@ INFO = model_info(vocabulary_size=8, parameters=100, max_draft_nodes=4, instance
 TOKENIZER = {"model": {"vocab": {"a": 0, "b": 1}, "merges": []}, "added_tokens": []}
 
 
-def write(folder: Path, tokenizer: object = TOKENIZER, config: object = None) -> Path:
+def write_model_folder(folder: Path, tokenizer: object = TOKENIZER, config: object = None) -> Path:
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     (folder / "config.json").write_text(json.dumps(config or {"model_type": "llama"}))
     return folder
 
 
-def test_another_vocabulary_is_a_mismatch_that_names_both() -> None:
+def test_vocabulary_mismatch_names_both_models() -> None:
     drafter = replace(INFO, model_name="draft", vocabulary_fingerprint="cc")
     INFO.require_same_vocabulary(replace(INFO, model_name="draft"))
     with pytest.raises(Mismatch, match=r"draft has cc, target has bb.*target model's tokenizer"):
         drafter.require_same_vocabulary(INFO)
 
 
-def test_another_protocol_version_is_a_mismatch() -> None:
+def test_protocol_version_mismatch() -> None:
     INFO.require_protocol()
     with pytest.raises(Mismatch, match="target speaks protocol version 9, this side speaks 1"):
         replace(INFO, protocol_version=9).require_protocol()
 
 
-def test_the_vocabulary_fingerprint_ignores_order_and_sees_ids(tmp_path: Path) -> None:
-    first = vocabulary_fingerprint(write(tmp_path))
+def test_vocabulary_fingerprint_depends_on_ids_not_order(tmp_path: Path) -> None:
+    first = vocabulary_fingerprint(write_model_folder(tmp_path))
     swapped = {**TOKENIZER, "model": {"merges": [], "vocab": {"b": 1, "a": 0}}, "version": "1"}
-    assert vocabulary_fingerprint(write(tmp_path, swapped)) == first
+    assert vocabulary_fingerprint(write_model_folder(tmp_path, swapped)) == first
     other = {**TOKENIZER, "model": {"vocab": {"a": 1, "b": 0}, "merges": []}}
-    assert vocabulary_fingerprint(write(tmp_path, other)) != first
+    assert vocabulary_fingerprint(write_model_folder(tmp_path, other)) != first
     assert len(first) == 16
 
 
-def test_the_model_fingerprint_sees_configuration_and_weights(tmp_path: Path) -> None:
-    seen = {model_fingerprint(write(tmp_path))}
-    seen.add(model_fingerprint(write(tmp_path, config={"model_type": "qwen2"})))
+def test_model_fingerprint_depends_on_configuration_and_weights(tmp_path: Path) -> None:
+    seen = {model_fingerprint(write_model_folder(tmp_path))}
+    seen.add(model_fingerprint(write_model_folder(tmp_path, config={"model_type": "qwen2"})))
     (tmp_path / "model.safetensors").write_bytes(b"one")
     seen.add(model_fingerprint(tmp_path))
     (tmp_path / "model.safetensors").write_bytes(b"two")
@@ -67,10 +67,10 @@ def test_the_model_fingerprint_sees_configuration_and_weights(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("changed", ["first", "middle", "last"])
-def test_a_fine_tuned_model_is_another_one(tmp_path: Path, changed: str) -> None:
+def test_fine_tuned_model_has_another_fingerprint(tmp_path: Path, changed: str) -> None:
     """Whichever tensor differs, at any place in a file with the same header."""
     tensors = {name: torch.zeros(40_000) for name in ("first", "middle", "last")}
-    write(tmp_path)
+    write_model_folder(tmp_path)
     seen = set()
     for value in (0, 1):
         tensors[changed] += value
@@ -79,15 +79,15 @@ def test_a_fine_tuned_model_is_another_one(tmp_path: Path, changed: str) -> None
     assert len(seen) == 2
 
 
-def test_the_fingerprint_of_an_empty_tensor_or_file(tmp_path: Path) -> None:
-    write(tmp_path)
+def test_fingerprint_of_an_empty_tensor_or_file(tmp_path: Path) -> None:
+    write_model_folder(tmp_path)
     save_file({"none": torch.zeros(0), "one": torch.ones(1)}, tmp_path / "a.safetensors")
     first = model_fingerprint(tmp_path)
     (tmp_path / "b.safetensors").write_bytes(b"")
     assert model_fingerprint(tmp_path) != first
 
 
-def test_a_folder_without_a_tokenizer_says_what_to_do(tmp_path: Path) -> None:
+def test_folder_without_a_tokenizer_is_reported_with_a_remedy(tmp_path: Path) -> None:
     """The error comes before torch is imported, and names the setting that was given."""
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").write_bytes(b"")
@@ -108,7 +108,7 @@ def test_a_folder_without_a_tokenizer_says_what_to_do(tmp_path: Path) -> None:
     require_model_folder(tmp_path)
 
 
-def test_who_gives_no_folder_is_told_how_to_come_to_one(tmp_path: Path) -> None:
+def test_missing_model_folder_is_reported_with_a_remedy(tmp_path: Path) -> None:
     """Users give a model's name on Hugging Face, or a file of another program."""
 
     def refusal(folder: Path) -> str:
@@ -135,15 +135,17 @@ def test_who_gives_no_folder_is_told_how_to_come_to_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("named", "token"), [
     (None, None), ("a", 0), ("<end>", 7), ({"content": "<end>", "special": True}, 7), ("c", None),
 ], ids=str)  # fmt: skip
-def test_a_tokenizers_own_end(tmp_path: Path, named: object, token: int | None) -> None:
+def test_end_token_is_read_from_the_tokenizer_config(
+    tmp_path: Path, named: object, token: int | None
+) -> None:
     added = {**TOKENIZER, "added_tokens": [{"id": 7, "content": "<end>"}]}
-    write(tmp_path, added)
+    write_model_folder(tmp_path, added)
     assert end_token(tmp_path) is None
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": named}))
     assert end_token(tmp_path) == token
 
 
-def test_what_is_missing_is_named(tmp_path: Path) -> None:
+def test_missing_or_invalid_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(StartupFailure, match=r"holds no config\.json; give the folder"):
         require_model_folder(tmp_path)
     with pytest.raises(StartupFailure, match=r"holds no tokenizer\.json; give the folder"):
@@ -156,7 +158,7 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
         vocabulary_fingerprint(tmp_path)
 
 
-def test_forwards_on_one_processor_keep_each_other_waiting() -> None:
+def test_shares_processor_compares_processor_ids() -> None:
     here = replace(INFO, processor="one")
     assert here.shares_processor(replace(here, model_name="draft"))
     assert not here.shares_processor(replace(here, processor="two"))
@@ -164,7 +166,7 @@ def test_forwards_on_one_processor_keep_each_other_waiting() -> None:
     assert not unknown.shares_processor(unknown), "services of an earlier version do not say"
 
 
-def test_all_processes_of_a_machine_call_its_processors_alike(
+def test_processor_id_is_the_same_in_all_processes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # A processor's id is the same in all processes of a machine, and differs on another machine.

@@ -45,24 +45,24 @@ def setting(file: Path, tokens: int = 1280) -> Setting:
     )
 
 
-def parameters_of(model: LlamaForCausalLM) -> dict[str, Tensor]:
+def copied_parameters(model: LlamaForCausalLM) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 
-def test_it_takes_the_steps_that_a_process_on_a_cpu_takes(tmp_path: Path) -> None:
+def test_accelerator_takes_the_same_steps_as_a_cpu_process(tmp_path: Path) -> None:
     left = []
     for name, machine in (("cpu", team), ("gpu", accelerator)):
         chosen = setting(tmp_path / f"{name}.pt")
         begun = Checkpoint.begun(build(SMALL, seed=0))
         left.append(machine.run_phase(chosen, chosen.schedule.phases[0], begun))
-    mine, theirs = (parameters_of(state.model) for state in left)
+    mine, theirs = (copied_parameters(state.model) for state in left)
     assert (left[0].tokens, left[0].step) == (left[1].tokens, left[1].step) == (1280, 20)
     for name, tensor in mine.items():
         assert torch.allclose(tensor, theirs[name], atol=2e-4), name
     assert (tmp_path / "gpu.jsonl").exists()
 
 
-def test_a_run_that_was_stopped_goes_on_with_the_windows_that_are_left(tmp_path: Path) -> None:
+def test_resumed_run_continues_with_the_remaining_windows(tmp_path: Path) -> None:
     chosen = setting(tmp_path / "run.pt")
     state = Checkpoint.begun(build(SMALL, seed=0))
     state.tokens = 640
@@ -74,7 +74,7 @@ def test_a_run_that_was_stopped_goes_on_with_the_windows_that_are_left(tmp_path:
     assert (state.tokens, state.step) == (1280, 10)
 
 
-def test_minutes_limit_a_run_instead_of_its_tokens(tmp_path: Path) -> None:
+def test_minutes_limit_a_run_instead_of_tokens(tmp_path: Path) -> None:
     chosen = replace(setting(tmp_path / "run.pt", tokens=64 * 10**9), minutes=0.005)
     begun = Checkpoint.begun(build(SMALL, seed=0))
     phase = AcceleratorPhase(chosen, chosen.schedule.phases[0], begun)
@@ -88,7 +88,7 @@ def test_minutes_limit_a_run_instead_of_its_tokens(tmp_path: Path) -> None:
     assert train.run(again, left).step == begun.step
 
 
-def test_a_stopped_run_has_the_minutes_that_it_has_not_trained(tmp_path: Path) -> None:
+def test_resumed_run_has_its_untrained_minutes_left(tmp_path: Path) -> None:
     """The time of compiling used to count: such a run ended at once, untrained."""
     chosen = replace(setting(tmp_path / "run.pt", tokens=64 * 10**9), minutes=10.0, device="cuda")
     stopped = Checkpoint.begun(build(SMALL, seed=0))
@@ -103,7 +103,7 @@ def test_a_stopped_run_has_the_minutes_that_it_has_not_trained(tmp_path: Path) -
     assert state.trained_s > began
 
 
-def test_matrices_of_a_shape_move_together_as_each_would_alone() -> None:
+def test_batched_updates_match_updates_one_by_one() -> None:
     models = [build(SMALL, seed=0) for _ in range(2)]
     momenta = [new_momenta(model) for model in models]
     for step in (1, 2):
@@ -118,7 +118,7 @@ def test_matrices_of_a_shape_move_together_as_each_would_alone() -> None:
         assert torch.allclose(one, two, atol=1e-6), name
 
 
-def test_several_matrices_are_made_orthogonal_each_by_itself() -> None:
+def test_batched_orthogonalisation_matches_one_by_one() -> None:
     torch.manual_seed(0)
     for shape in ((3, 8, 5), (3, 5, 8)):
         several = torch.randn(shape) * torch.tensor([0.01, 1.0, 30.0])[:, None, None]
@@ -126,9 +126,9 @@ def test_several_matrices_are_made_orthogonal_each_by_itself() -> None:
         assert torch.allclose(orthogonalise(several), alone, atol=1e-4)
 
 
-def test_matrices_shrink_by_their_decay() -> None:
+def test_weight_decay_shrinks_matrices() -> None:
     model = build(SMALL, seed=0)
-    before = parameters_of(model)
+    before = copied_parameters(model)
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     rates = Rates(matrix=0.1, decay=0.5)
@@ -139,7 +139,7 @@ def test_matrices_shrink_by_their_decay() -> None:
     assert torch.equal(model.state_dict()[name], before[name])
 
 
-def test_what_layers_add_drops_out_while_the_model_is_trained() -> None:
+def test_dropout_is_active_only_during_training() -> None:
     model = build(SMALL, seed=0)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.1)
@@ -151,7 +151,7 @@ def test_what_layers_add_drops_out_while_the_model_is_trained() -> None:
     assert not torch.allclose(model(tokens).logits, plain, atol=1e-3)
 
 
-def test_sampling_at_once_says_what_sampling_from_the_served_model_does(
+def test_batched_sampling_matches_the_served_model(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """At a temperature near zero: greedy decoding, row by row."""

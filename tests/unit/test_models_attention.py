@@ -16,7 +16,7 @@ from models.train import next_token_loss  # noqa: E402
 
 
 @pytest.mark.parametrize("length", [7, BLOCK, 2 * BLOCK + 5])
-def test_values_and_gradients_are_torchs(length: int) -> None:
+def test_values_and_gradients_match_torch(length: int) -> None:
     torch.manual_seed(0)
     parts = [torch.randn(2, 3, length, 16, dtype=torch.float32) for _ in range(3)]
     wanted = torch.randn(2, 3, length, 16)
@@ -33,7 +33,7 @@ def test_values_and_gradients_are_torchs(length: int) -> None:
         torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_sure_scores_are_not_rounded() -> None:
+def test_large_scores_are_not_rounded() -> None:
     """In bfloat16, two scores near 300 that differ by 1 would be equal."""
     query = torch.full((1, 1, 2, 16), 4.0).bfloat16()
     key = torch.full((1, 1, 2, 16), 18.75).bfloat16()
@@ -44,7 +44,7 @@ def test_sure_scores_are_not_rounded() -> None:
     assert second == pytest.approx(1 - first, abs=0.01)
 
 
-def test_a_model_trains_with_it_as_with_torchs() -> None:
+def test_training_loss_matches_torch_attention() -> None:
     model = build(configuration(hidden=32, layers=2, intermediate=48), seed=0)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.1)

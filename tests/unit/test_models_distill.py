@@ -32,7 +32,7 @@ SMALL = configuration(hidden=32, layers=2, intermediate=48)
 PHASE = Phase(until=1.0, layers=2, length=16, batch=2, micro=1)
 
 
-def test_distilling_from_oneself_costs_nothing() -> None:
+def test_self_distillation_has_no_divergence() -> None:
     logits = torch.randn(5, 11)
     assert tempered_divergence(logits, logits, 0.7).item() == pytest.approx(0, abs=1e-6)
     model = build(SMALL, seed=0)
@@ -43,7 +43,7 @@ def test_distilling_from_oneself_costs_nothing() -> None:
     assert overlapping.item() == pytest.approx(mixed.item(), rel=1e-4)
 
 
-def test_a_ratio_test_rejects_as_often_as_the_laws_do_not_overlap() -> None:
+def test_rejection_rate_is_one_minus_the_overlap() -> None:
     # The rate of rejection is the total variation distance of the two distributions.
     wanted = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]]).log()
     drafted = torch.tensor([[0.5, 0.1, 0.4], [0.8, 0.1, 0.1]]).log()
@@ -61,7 +61,7 @@ def windows_of(*counts: int) -> list[Windows]:
     ]
 
 
-def test_every_text_of_a_mixture_has_its_share_of_each_round() -> None:
+def test_each_text_of_a_mixture_has_its_share_of_each_round() -> None:
     texts = windows_of(1, 2, 1)
     mixture = Mixture(list(zip(texts, (0.25, 0.65, 0.1), strict=True)), seed=1)
     for first in (0, 3 * ROUND):
@@ -70,7 +70,7 @@ def test_every_text_of_a_mixture_has_its_share_of_each_round() -> None:
     assert (seen[: ROUND // 2] == 1).sum() > 40  # from all parts of it
 
 
-def test_a_mixture_shows_the_windows_of_each_text_in_their_order_and_then_anew() -> None:
+def test_mixture_keeps_the_window_order_of_each_text() -> None:
     counted = Windows((np.arange(GROUP + 1) % 30_000).astype(np.int16), seed=1)
     other = windows_of(1)[0]
     mixture = Mixture([(counted, 0.5), (other, 0.5)], seed=2)
@@ -81,13 +81,13 @@ def test_a_mixture_shows_the_windows_of_each_text_in_their_order_and_then_anew()
 
 
 @pytest.mark.parametrize("shares", [(0.7, 0.5), (1.2,), (-0.1, 1.1), (0.0, 1.0), (0.5, 0.4)])
-def test_shares_that_are_none_are_refused(shares: tuple[float, ...]) -> None:
+def test_invalid_shares_are_refused(shares: tuple[float, ...]) -> None:
     texts = windows_of(*[1] * len(shares))
     with pytest.raises(ValueError, match="together 1"):
         Mixture(list(zip(texts, shares, strict=True)), seed=1)
 
 
-def test_the_options_leave_the_rest_to_the_training_text_and_refuse_more_than_all(
+def test_training_text_gets_the_remaining_share(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, number in (("TRAIN", 1), ("REVISED", 2), ("REPEATED", 3)):
@@ -106,7 +106,7 @@ def test_the_options_leave_the_rest_to_the_training_text_and_refuse_more_than_al
     assert isinstance(training_text(options), Windows)
 
 
-def distilling(folder: Path, **said: Any) -> tuple[Setting, argparse.Namespace]:
+def distillation_run(folder: Path, **said: Any) -> tuple[Setting, argparse.Namespace]:
     """The setting of a new run of `models.distill`, and its options."""
     setting = Setting(
         file=folder / "own.pt",
@@ -120,31 +120,31 @@ def distilling(folder: Path, **said: Any) -> tuple[Setting, argparse.Namespace]:
     return setting, argparse.Namespace(**options)
 
 
-def test_distilling_starts_from_the_run_that_is_named_or_not_at_all(
+def test_distillation_starts_only_from_the_named_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mistyped name used to start training from scratch."""
     monkeypatch.setattr("models.layout.CACHE_DIR", tmp_path)
     teacher = build(SMALL, seed=1)
-    begun = first_state(*distilling(tmp_path), teacher)
+    begun = first_state(*distillation_run(tmp_path), teacher)
     begun.save(tmp_path / "first.pt")
-    again = first_state(*distilling(tmp_path, start_from="first", seed=1), teacher)
+    again = first_state(*distillation_run(tmp_path, start_from="first", seed=1), teacher)
     for name, tensor in begun.model.state_dict().items():
         assert torch.equal(again.model.state_dict()[name], tensor)
     with pytest.raises(FileNotFoundError, match="frist"):
-        first_state(*distilling(tmp_path, start_from="frist"), teacher)
+        first_state(*distillation_run(tmp_path, start_from="frist"), teacher)
 
 
-def test_distilling_refuses_the_state_of_another_model(
+def test_distillation_refuses_the_state_of_another_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("models.layout.CACHE_DIR", tmp_path)
     teacher = build(SMALL, seed=1)
-    setting, options = distilling(tmp_path)
+    setting, options = distillation_run(tmp_path)
     small = first_state(setting, options, teacher)
     for name in ("other", "own"):  # to start from, and to continue
         small.save(tmp_path / f"{name}.pt")
-        asked = distilling(tmp_path, model="drafter-large", start_from="other")
+        asked = distillation_run(tmp_path, model="drafter-large", start_from="other")
         with pytest.raises(ValueError, match=f"run '{name}' has a hidden size of 128"):
             first_state(*asked, teacher)
     assert len(set(RUNS_BY_MODEL.values())) == len(DRAFTERS) == len(RUNS_BY_MODEL)

@@ -25,7 +25,7 @@ from models.tokenizer import train as train_tokenizer  # noqa: E402
 BUNDLED_TOKENIZER = bundled_model("verifier") / "tokenizer.json"
 
 
-def leave_tokenizer(tokenizer: Tokenizer, folder: Path, patch: pytest.MonkeyPatch) -> Path:
+def save_tokenizer_file(tokenizer: Tokenizer, folder: Path, patch: pytest.MonkeyPatch) -> Path:
     """Saves the tokenizer as `models.tokenizer` does."""
     file = folder / "tokenizer.json"
     tokenizer.save(str(file))
@@ -33,7 +33,7 @@ def leave_tokenizer(tokenizer: Tokenizer, folder: Path, patch: pytest.MonkeyPatc
     return file
 
 
-def test_tokens_that_are_half_written_replace_none(
+def test_interrupted_write_keeps_the_previous_tokens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "train.npy"
@@ -51,7 +51,7 @@ def test_tokens_that_are_half_written_replace_none(
     assert np.array_equal(token_file.read(file, by="models.x"), before)
 
 
-def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(
+def test_failed_checkpoint_write_keeps_the_previous_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A full disk used to be reported as a position error in torch, and left half a state."""
@@ -70,7 +70,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(
     assert list(tmp_path.iterdir()) == [file] and Checkpoint.load(file).tokens == 0
 
 
-def test_a_log_that_a_kill_cut_goes_on_from_the_checkpoint(
+def test_truncated_log_continues_from_the_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A torn line used to make it unreadable, and repeated steps used to be in it twice."""
@@ -93,9 +93,9 @@ def test_tokens_of_another_tokenizer_are_refused(
     monkeypatch.setattr("models.tokenizer.TOKENIZER_FILE", tmp_path / "tokenizer.json")
     with pytest.raises(FileNotFoundError, match="run python -m models.tokenizer first"):
         trained()
-    leave_tokenizer(Tokenizer.from_file(str(BUNDLED_TOKENIZER)), tmp_path, monkeypatch)
+    save_tokenizer_file(Tokenizer.from_file(str(BUNDLED_TOKENIZER)), tmp_path, monkeypatch)
     require_same(bundled_model("verifier"))
-    leave_tokenizer(train_tokenizer(["def other(): pass\n"]), tmp_path, monkeypatch)
+    save_tokenizer_file(train_tokenizer(["def other(): pass\n"]), tmp_path, monkeypatch)
     with pytest.raises(ValueError, match="has another tokenizer than"):
         require_same(bundled_model("verifier"))
     monkeypatch.setattr(sys, "argv", ["export", "--drafter", "run"])
@@ -103,7 +103,7 @@ def test_tokens_of_another_tokenizer_are_refused(
         export.main()
 
 
-def test_what_another_verifier_model_wrote_is_not_its_own_text(
+def test_text_sampled_from_another_verifier_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After an export, the old model's text used to be taken instead of sampling anew."""
@@ -119,7 +119,7 @@ def test_what_another_verifier_model_wrote_is_not_its_own_text(
 
 
 @pytest.mark.parametrize("flags", [("--dropout", "0.1"), ("--minutes", "1")])
-def test_what_a_cpu_does_not_do_is_refused(
+def test_gpu_options_are_refused_on_a_cpu(
     flags: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The dropout option used to be accepted without effect."""
@@ -128,7 +128,7 @@ def test_what_a_cpu_does_not_do_is_refused(
         train.main()
 
 
-def test_a_pair_is_measured_with_its_own_tokenizer_and_a_quick_look_leaves_the_record(
+def test_evaluation_uses_the_pairs_tokenizer_and_keeps_the_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Evaluation used to take the tokenizer in training, and measured nothing without one."""

@@ -17,7 +17,7 @@ from models.revise import COMMENTS, WORDS, Source, revised  # noqa: E402
 from models.tokenizer import END_OF_TEXT_ID  # noqa: E402
 
 
-def test_a_second_version_is_the_passage_mostly_with_one_name_changed() -> None:
+def test_second_version_mostly_renames_one_name() -> None:
     passage = "def work(item):\n    return item.work(item)\n"
     changed = 0
     for seed in range(40):
@@ -32,25 +32,25 @@ def test_a_second_version_is_the_passage_mostly_with_one_name_changed() -> None:
     assert changed > 25
 
 
-def test_no_second_version_is_announced_as_the_benchmark_does() -> None:
+def test_version_comments_differ_from_the_benchmarks() -> None:
     # The comments in training records differ from those in the benchmark's prompts.
     assert not any("renamed to" in comment for comment in COMMENTS)
     assert "new" not in WORDS
 
 
-def source(lines: str) -> Source:
+def new_source(lines: str) -> Source:
     tokenizer = Tokenizer.from_file(str(bundled_model("verifier") / "tokenizer.json"))
     return Source(tokenizer, [tokenizer.encode(lines).ids], ["# of something else\n"], ["pass\n"])
 
 
-def test_a_record_holds_a_passage_again_and_again_and_fills_its_length(
+def test_record_repeats_its_passage_and_fills_its_length(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(revise, "SLIPS", 0.0)
     monkeypatch.setattr(revise, "BEGUN_BEFORE", 0.0)
     monkeypatch.setattr(revise, "LENGTHENED", 0.0)
     lines = "".join(f"def function_{n}(value):\n    return value + {n}\n" for n in range(400))
-    made = source(lines)
+    made = new_source(lines)
     written = made.record(made.texts[0], 512, np.random.default_rng(0))
     assert written is not None and len(written) == 512 and written[0] == END_OF_TEXT_ID
     first, *again = made.tokenizer.decode(written.tolist()).split("\n\n# ")
@@ -61,9 +61,9 @@ def test_a_record_holds_a_passage_again_and_again_and_fills_its_length(
     assert made.record([5] * 600, 512, np.random.default_rng(0)) is None
 
 
-def test_some_records_begin_before_their_text_and_some_versions_go_astray_and_come_back() -> None:
+def test_some_records_begin_early_and_some_versions_digress() -> None:
     lines = "".join(f"def function_{n}(value):\n    return value + {n}\n" for n in range(4000))
-    made, draw = source(lines), np.random.default_rng(1)
+    made, draw = new_source(lines), np.random.default_rng(1)
     records = [made.record(made.texts[0], 1024, draw) for _ in range(60)]
     written = [record for record in records if record is not None]
     begun = sum(record[0] == END_OF_TEXT_ID for record in written)

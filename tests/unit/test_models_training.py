@@ -55,27 +55,27 @@ GROUP = BLOCK * GROUP_BLOCKS
 SMALL = configuration(hidden=32, layers=2, intermediate=48)
 
 
-def schedule(tokens: int = 1000) -> Schedule:
+def new_schedule(tokens: int = 1000) -> Schedule:
     first = Phase(until=0.5, layers=2, length=10, batch=2, micro=1)
     second = Phase(until=1.0, layers=3, length=20, batch=2, micro=2)
     return Schedule(tokens=tokens, phases=(first, second), warmup=0.1, decay=0.4)
 
 
-def test_the_rate_rises_stays_and_falls_to_zero() -> None:
-    plan = schedule()
+def test_learning_rate_rises_stays_and_falls_to_zero() -> None:
+    plan = new_schedule()
     assert 0 < plan.factor(0) < plan.factor(50) < 1
     assert plan.factor(300) == plan.factor(590) == 1
     assert plan.factor(800) == pytest.approx(0.5)
     assert plan.factor(1000) == 0
 
 
-def test_the_constant_part_does_not_depend_on_the_budget() -> None:
+def test_constant_rate_does_not_depend_on_the_token_budget() -> None:
     """This allows `--tokens` to change when a run is resumed."""
-    assert schedule(1000).factor(500) == schedule(2000).factor(500) == 1
+    assert new_schedule(1000).factor(500) == new_schedule(2000).factor(500) == 1
 
 
-def test_phases_follow_each_other_and_end() -> None:
-    plan = schedule()
+def test_phases_run_in_sequence() -> None:
+    plan = new_schedule()
     assert [plan.phase(seen) for seen in (0, 499)] == [plan.phases[0]] * 2
     assert plan.phase(500) is plan.phases[1]
     assert plan.phase(1000) is None
@@ -83,7 +83,7 @@ def test_phases_follow_each_other_and_end() -> None:
 
 
 @pytest.mark.parametrize("length", [512, 2048])
-def test_windows_cover_the_stream_once_a_pass_in_another_order(length: int) -> None:
+def test_windows_cover_the_stream_once_per_pass_in_new_order(length: int) -> None:
     windows = Windows(np.zeros(2 * GROUP + 1, dtype=np.int16), seed=1)
     count = 2 * GROUP // length
     first, second = (
@@ -94,14 +94,14 @@ def test_windows_cover_the_stream_once_a_pass_in_another_order(length: int) -> N
     assert first != second
 
 
-def test_a_group_draws_from_all_over_the_stream() -> None:
+def test_window_group_covers_the_whole_stream() -> None:
     """Groups of neighbouring files made the loss fall within a group and jump at the next."""
     windows = Windows(np.zeros(8 * GROUP + 1, dtype=np.int16), seed=1)
     eighths = {windows.start(number, 512) // GROUP for number in range(64)}
     assert eighths == set(range(8))
 
 
-def test_a_batch_holds_inputs_and_targets_and_is_repeatable() -> None:
+def test_batch_holds_inputs_and_targets_and_is_reproducible() -> None:
     stream = (np.arange(GROUP + 1) % 1000).astype(np.int16)
     batch = Windows(stream, seed=3).batch(5, 4, 64)
     assert batch.shape == (4, 65)
@@ -109,7 +109,7 @@ def test_a_batch_holds_inputs_and_targets_and_is_repeatable() -> None:
     assert torch.equal(batch, Windows(stream, seed=3).batch(5, 4, 64))
 
 
-def test_too_short_a_stream_is_refused() -> None:
+def test_too_short_stream_is_refused() -> None:
     with pytest.raises(ValueError, match="more than"):
         Windows(np.zeros(10, dtype=np.int16), seed=0).batch(0, 1, 64)
 
@@ -130,7 +130,7 @@ def test_orthogonalising_keeps_the_singular_vectors() -> None:
     assert (off - torch.diag(off.diagonal())).abs().max() < 1e-4
 
 
-def test_updates_lower_a_loss() -> None:
+def test_updates_reduce_the_loss() -> None:
     torch.manual_seed(0)
     layer = nn.Linear(8, 8)
     model = nn.ModuleDict({"layers": nn.ModuleList([layer])})
@@ -178,7 +178,7 @@ def test_growth_is_at_most_a_doubling() -> None:
         grow(build(SMALL, seed=0), 5)
 
 
-def test_a_checkpoint_comes_back_whole(tmp_path: Path) -> None:
+def test_checkpoint_round_trip(tmp_path: Path) -> None:
     model = build(SMALL, seed=1)
     state = Checkpoint(model, new_momenta(model), tokens=7, step=3, seconds=1.5)
     state.save(tmp_path / "run.pt")
@@ -191,7 +191,7 @@ def test_a_checkpoint_comes_back_whole(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.partial"))
 
 
-def test_a_run_in_one_process_trains_and_ends(tmp_path: Path) -> None:
+def test_single_process_run_trains_and_ends(tmp_path: Path) -> None:
     phases = (
         Phase(until=0.5, layers=2, length=16, batch=4, micro=2),
         Phase(until=1.0, layers=3, length=32, batch=2, micro=1),
@@ -211,17 +211,17 @@ def test_a_run_in_one_process_trains_and_ends(tmp_path: Path) -> None:
     assert next_token_loss(state.model, tokens).item() < 4.0  # untrained: log(4096) = 8.3
 
 
-def _watched(rank: int, file: Path) -> None:
+def _record_pid_and_sleep(rank: int, file: Path) -> None:
     end_with_parent()
     file.write_text(str(os.getpid()))
     time.sleep(600)
 
 
-def test_workers_die_with_the_process_that_started_them(tmp_path: Path) -> None:
+def test_workers_die_with_their_parent_process(tmp_path: Path) -> None:
     """Workers of a killed run used to overwrite the checkpoints of the run that resumed it."""
     file = tmp_path / "pid"
     parent = multiprocessing.get_context("spawn").Process(
-        target=spawn, args=(_watched, (file,)), kwargs={"nprocs": 1}
+        target=spawn, args=(_record_pid_and_sleep, (file,)), kwargs={"nprocs": 1}
     )
     parent.start()
     try:
@@ -232,14 +232,14 @@ def test_workers_die_with_the_process_that_started_them(tmp_path: Path) -> None:
     until(lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE)
 
 
-def test_agreement_of_a_model_with_itself_is_whole() -> None:
+def test_agreement_of_a_model_with_itself_is_one() -> None:
     logits = torch.randn(6, 13)
     figures = shares(agreement(logits, logits, torch.Generator().manual_seed(0)))
     assert figures.pop("positions") == 6
     assert all(value == pytest.approx(1, abs=1e-3) for value in figures.values())
 
 
-def test_some_prompts_to_sample_from_are_records_with_their_second_version_begun() -> None:
+def test_some_sampling_prompts_begin_a_second_version() -> None:
     # One of EVERY batches holds records in which the second version of a passage has begun.
     text = np.arange(1, 4000, dtype=np.int16)
     records = np.ones(20 * 512, dtype=np.int16)
@@ -250,7 +250,7 @@ def test_some_prompts_to_sample_from_are_records_with_their_second_version_begun
     assert torch.equal(prompts(text, None, 3), prompts(text, records, 3))
 
 
-def test_what_is_sampled_is_what_the_model_says_after_each_row() -> None:
+def test_sampled_text_matches_decoding_row_by_row() -> None:
     """At a temperature near zero: greedy decoding, row by row."""
     folder = bundled_model("drafter")
     model = LanguageModel(ModelOptions(folder=folder, max_sessions=2, context_length=512))
@@ -269,7 +269,7 @@ def test_what_is_sampled_is_what_the_model_says_after_each_row() -> None:
         assert set(row[stop:]) <= {END_OF_TEXT_ID}
 
 
-def test_a_thinned_model_has_the_layers_that_were_kept_and_nothing_of_the_others() -> None:
+def test_thinned_model_has_only_the_kept_layers() -> None:
     whole = build(configuration(hidden=32, layers=4, intermediate=48), seed=1)
     torch.manual_seed(2)
     for parameter in whole.parameters():
@@ -284,7 +284,7 @@ def test_a_thinned_model_has_the_layers_that_were_kept_and_nothing_of_the_others
     assert torch.allclose(left(tokens).logits, whole(tokens).logits, atol=1e-5)
 
 
-def test_bundled_models_have_the_shapes_that_the_scripts_train() -> None:
+def test_bundled_models_have_the_shapes_of_the_training_scripts() -> None:
     for name, configured in CONFIGURATIONS.items():
         said, shipped = configured(), state_of_run(BUNDLED, bundled_model(name)).model.config
         for size in ("hidden_size", "num_hidden_layers", "intermediate_size", "vocab_size"):
@@ -292,7 +292,7 @@ def test_bundled_models_have_the_shapes_that_the_scripts_train() -> None:
     assert CONFIGURATIONS["drafter-large"]().num_hidden_layers == len(LARGE_DRAFTER_LAYERS)
 
 
-def test_a_run_goes_on_from_the_shipped_weights_with_counts_of_its_own() -> None:
+def test_run_from_shipped_weights_starts_its_own_counts() -> None:
     left = state_of_run(BUNDLED, DRAFTER_DIR)
     assert (left.tokens, left.step) == (0, 0)
     assert left.model.dtype == torch.float32

@@ -37,12 +37,12 @@ SAMPLINGS = {
 }
 
 
-def spoilt(weights: dict[str, Tensor], value: float) -> None:
+def corrupt_embedding(weights: dict[str, Tensor], value: float) -> None:
     """Makes every logit after the token NaN or infinite."""
     weights["model.embed_tokens.weight"][BAD] = value
 
 
-def boundless(weights: dict[str, Tensor]) -> None:
+def set_infinite_logit(weights: dict[str, Tensor]) -> None:
     """Makes a letter infinitely likely after the token, which has a dimension of its own."""
     for name, weight in weights.items():
         if name.endswith(("o_proj.weight", "down_proj.weight")):
@@ -54,9 +54,9 @@ def boundless(weights: dict[str, Tensor]) -> None:
 
 
 FAULTS: dict[str, Callable[[dict[str, Tensor]], None]] = {
-    "NaN": partial(spoilt, value=float("nan")),
-    "inf": partial(spoilt, value=float("inf")),
-    "one is infinite": boundless,
+    "NaN": partial(corrupt_embedding, value=float("nan")),
+    "inf": partial(corrupt_embedding, value=float("inf")),
+    "one is infinite": set_infinite_logit,
 }
 
 
@@ -80,7 +80,7 @@ def engine() -> Iterator[Engine]:
     running.stop()
 
 
-class Text:
+class DrivenSession:
     """A verifier session that is driven by an engine."""
 
     def __init__(
@@ -110,10 +110,10 @@ def alone(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.mark.parametrize("law", SAMPLINGS)
-def test_a_drafted_token_changes_no_other(
+def test_drafted_bad_token_changes_no_other_token(
     model: LanguageModel, engine: Engine, law: str, alone: bool
 ) -> None:
-    text = Text(model, engine, SAMPLINGS[law], alone)
+    text = DrivenSession(model, engine, SAMPLINGS[law], alone)
     text.begins(PROMPT)
     said = [text.goes_on(EMPTY_TREE).root_prediction for _ in range(8)]
     text.ends()
@@ -131,11 +131,11 @@ def test_a_drafted_token_changes_no_other(
 
 
 @pytest.mark.parametrize("law", SAMPLINGS)
-def test_what_is_no_number_is_no_token(
+def test_logits_without_finite_values_are_an_error(
     model: LanguageModel, engine: Engine, law: str, alone: bool
 ) -> None:
     """The token would be the vocabulary's first each time, or depend on the temperature."""
-    text = Text(model, engine, SAMPLINGS[law], alone)
+    text = DrivenSession(model, engine, SAMPLINGS[law], alone)
     text.begins([*PROMPT, BAD])
     place = len(PROMPT) + 1
     for draft in (EMPTY_TREE, DraftTree((0,), (-1,), (0.5,), (TokenSource.PHRASE,))):
@@ -146,7 +146,7 @@ def test_what_is_no_number_is_no_token(
 
 @pytest.mark.parametrize("name", STRATEGIES)
 @pytest.mark.parametrize("law", SAMPLINGS)
-def test_a_draft_model_that_says_no_number_drafts_on(
+def test_draft_model_with_non_finite_logits_keeps_drafting(
     model: LanguageModel, engine: Engine, law: str, name: str, alone: bool
 ) -> None:
     """Such a draft model drafts anything or nothing, but neither hangs nor fails."""

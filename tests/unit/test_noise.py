@@ -26,15 +26,15 @@ CPU = torch.device("cpu")
 MAX_SEED = 2**64 - 1
 
 
-def noise(seed: int, size: int = 64) -> GumbelNoise:
+def new_noise(seed: int, size: int = 64) -> GumbelNoise:
     return GumbelNoise(seed, size, CPU)
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, MAX_SEED), st.lists(st.integers(0, 10**6), min_size=1, max_size=5))
-def test_a_batch_of_positions_is_one_by_one(seed: int, positions: list[int]) -> None:
-    together = noise(seed).at(positions)
-    alone = torch.cat([noise(seed).at([position]) for position in positions])
+def test_batched_positions_match_single_ones(seed: int, positions: list[int]) -> None:
+    together = new_noise(seed).at(positions)
+    alone = torch.cat([new_noise(seed).at([position]) for position in positions])
     assert torch.equal(together, alone)
     assert together.dtype == torch.float32
 
@@ -42,43 +42,43 @@ def test_a_batch_of_positions_is_one_by_one(seed: int, positions: list[int]) -> 
 def test_known_values_do_not_change() -> None:
     """Drafter, verifier and replays by older releases rely on these bits of the hash."""
     assert mix64(0) == 0xE220A8397B1DCDAF  # splitmix64's first output for state 0
-    first, other = noise(7).at([3])[0], noise(MAX_SEED).at([1000])[0]
+    first, other = new_noise(7).at([3])[0], new_noise(MAX_SEED).at([1000])[0]
     assert first[[0, 1, 63]].tolist() == pytest.approx([0.3667231, 1.4863502, 2.3552246])
     assert other[[0, 1, 63]].tolist() == pytest.approx([3.3644111, 0.08395503, 1.1346349])
 
 
 def test_seeds_and_positions_draw_independently() -> None:
     drawn = [
-        noise(seed, 4096).at([position])[0] for seed in (0, 1, MAX_SEED) for position in (0, 1)
+        new_noise(seed, 4096).at([position])[0] for seed in (0, 1, MAX_SEED) for position in (0, 1)
     ]
     for one, other in itertools.combinations(drawn, 2):
         assert abs(np.corrcoef(one.exp().neg().numpy(), other.numpy())[0, 1]) < 0.08
         assert abs(np.corrcoef(one.numpy(), other.numpy())[0, 1]) < 0.08
 
 
-def test_the_law_is_gumbels_over_tokens_and_over_positions() -> None:
-    over_tokens = noise(11, 20_000).at([5])[0].numpy()
-    over_positions = noise(12, 2).at(range(3000))[:, 1].numpy()
+def test_noise_is_gumbel_over_tokens_and_positions() -> None:
+    over_tokens = new_noise(11, 20_000).at([5])[0].numpy()
+    over_positions = new_noise(12, 2).at(range(3000))[:, 1].numpy()
     for sample in (over_tokens, over_positions):
         assert stats.kstest(sample, "gumbel_r").pvalue > 1e-3
 
 
-def test_the_winner_among_equals_is_uniform() -> None:
-    winners = noise(3, 5).at(range(4000)).argmax(-1)
+def test_winner_among_equal_logits_is_uniform() -> None:
+    winners = new_noise(3, 5).at(range(4000)).argmax(-1)
     assert stats.chisquare(winners.bincount(minlength=5).numpy()).pvalue > 1e-3
 
 
 def test_large_vocabularies_have_finite_distinct_noise() -> None:
-    drawn = noise(MAX_SEED, 262_144).at([1_000_000])[0]
+    drawn = new_noise(MAX_SEED, 262_144).at([1_000_000])[0]
     assert torch.isfinite(drawn).all()
     assert drawn.unique().numel() > 200_000
     assert 10 < drawn.max() < 23
-    assert torch.equal(drawn[:1000], noise(MAX_SEED, 1000).at([1_000_000])[0])
+    assert torch.equal(drawn[:1000], new_noise(MAX_SEED, 1000).at([1_000_000])[0])
 
 
 @pytest.mark.skipif(UNIT is None, reason="no kernel for this CPU")
 @pytest.mark.parametrize("size", [1, 7, 8, 513, 4096, 128_256])
-def test_compiled_noise_is_numpys(size: int) -> None:
+def test_compiled_noise_matches_numpy(size: int) -> None:
     """Services on different machines choose with the same noise."""
     keys = np.array([mix64(place) for place in (0, 1, MAX_SEED)], np.uint64)
     by_numpy = _gumbel_on_cpu(_hash_on_cpu(size, keys))
@@ -87,14 +87,14 @@ def test_compiled_noise_is_numpys(size: int) -> None:
     np.testing.assert_allclose(compiled, by_numpy, rtol=3e-7)
 
 
-def test_kept_positions_are_bounded_and_never_dropped_while_asked_for() -> None:
+def test_cached_positions_are_bounded_but_not_dropped_while_in_use() -> None:
     """Guards against dropping a position that the same call requests."""
-    source = noise(1, 8)
+    source = new_noise(1, 8)
     for start in range(0, 600, 7):
         asked = [0, *range(start, start + 9)]
-        assert torch.equal(source.at(asked), noise(1, 8).at(asked))
+        assert torch.equal(source.at(asked), new_noise(1, 8).at(asked))
         assert len(source._kept) <= KEPT_POSITIONS
-    large = noise(1, KEPT_VALUES // 4)
+    large = new_noise(1, KEPT_VALUES // 4)
     for position in range(6):
         large.prepare([position])
     assert len(large._kept) <= 4

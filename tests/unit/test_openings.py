@@ -8,7 +8,7 @@ from orchestrator.gains import MIN_ROUNDS_UNOPENED, Gains
 from tests.unit.test_choice import DEAR_NS, PROMPT, model_choice
 
 
-def test_texts_that_no_drafter_takes_use_up_nobodys_tries() -> None:
+def test_prompts_too_long_for_a_drafter_do_not_use_up_tries() -> None:
     # All requests share the tries; a text without room at any drafter must not spend them.
     gains = Gains()
     long = model_choice(DEAR_NS, left=400, gains=gains)

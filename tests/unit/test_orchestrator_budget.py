@@ -27,7 +27,7 @@ def controller(curve: tuple[CostPoint, ...], fixed: bool = False) -> Controller:
     return Controller(max_nodes=8, verify_cost=VerifyCost(curve), fixed=fixed)
 
 
-def test_a_verification_costs_what_the_curve_and_the_last_rounds_say() -> None:
+def test_verification_cost_follows_the_curve_and_recent_rounds() -> None:
     cost = VerifyCost(SLOPING)
     assert cost.nanoseconds(0) == 1000 and cost.nanoseconds(31) == 2000
     assert cost.node_nanoseconds(0, 31) == pytest.approx(1000 / 31)
@@ -43,18 +43,18 @@ def test_a_verification_costs_what_the_curve_and_the_last_rounds_say() -> None:
     assert cost.node_nanoseconds(0, 31) == pytest.approx(1000 / 31)  # overhead does not grow here
 
 
-def test_a_verification_takes_some_time() -> None:
+def test_verification_time_is_never_zero() -> None:
     """Prices are fractions of a verification's time, which must not be 0."""
     cost = VerifyCost(FLAT)
     cost.observe(0, 0)
     assert cost.nanoseconds(0) == 1
 
 
-def test_one_more_node_never_saves_time() -> None:
+def test_additional_node_never_saves_time() -> None:
     assert VerifyCost((CostPoint(1, 2000), CostPoint(8, 1000))).node_nanoseconds(0, 31) == 0
 
 
-def test_a_step_of_the_curve_is_paid_by_all_nodes_that_stand_on_it() -> None:
+def test_step_of_the_curve_is_shared_by_the_nodes_on_it() -> None:
     """Otherwise drafts would end before it: the next node is expensive, later ones are not."""
     cost = VerifyCost(
         (CostPoint(1, 1000), CostPoint(2, 1010), CostPoint(4, 1030), CostPoint(5, 1220),
@@ -69,7 +69,7 @@ def test_a_step_of_the_curve_is_paid_by_all_nodes_that_stand_on_it() -> None:
     assert dear_first.node_nanoseconds(1, 11) == 0
 
 
-def test_what_verifications_took_in_other_requests_is_where_the_next_one_starts() -> None:
+def test_next_request_starts_with_the_known_verify_overhead() -> None:
     everybodys = VerifyOverhead()
     known = VerifyCost(SLOPING, shared_overhead=everybodys)
     assert known.nanoseconds(0) == 1000
@@ -78,7 +78,7 @@ def test_what_verifications_took_in_other_requests_is_where_the_next_one_starts(
     assert VerifyCost(SLOPING, shared_overhead=everybodys).nanoseconds(31) == 3000
 
 
-def test_a_request_starts_at_the_pace_of_those_before_it_and_finds_its_own() -> None:
+def test_request_starts_at_the_shared_pace_and_finds_its_own() -> None:
     first = controller(FLAT)
     for _ in range(50):
         first.observe(4, 5, 2000)
@@ -93,32 +93,32 @@ def test_a_request_starts_at_the_pace_of_those_before_it_and_finds_its_own() -> 
     assert first.shared_pace.rate == pytest.approx(second.shared_pace.rate)
 
 
-def shared(sessions: int, rows: int, waiting: int = 0) -> ServiceTimings:
+def shared_timings(sessions: int, rows: int, waiting: int = 0) -> ServiceTimings:
     return ServiceTimings(batch_size=sessions, batch_rows=rows, waiting=waiting)
 
 
-def test_a_verification_among_others_begins_where_their_rows_end() -> None:
+def test_shared_verification_cost_starts_at_other_sessions_rows() -> None:
     # In a shared forward, nodes are priced by the curve beyond the rows of other sessions.
     curve = (CostPoint(1, 1000), CostPoint(16, 1000), CostPoint(32, 3000))
     alone, among = VerifyCost(curve), VerifyCost(curve)
     assert among.times(4) == [1000.0] * 5
     for _ in range(20):
-        among.observe(2, 1250, shared(sessions=8, rows=18))
+        among.observe(2, 1250, shared_timings(sessions=8, rows=18))
     assert among.load.sessions == 8 and among.load.other_rows == 15
     assert (
         among.node_nanoseconds(0, 16) == pytest.approx(125) and alone.node_nanoseconds(0, 31) == 0
     )
     assert among.times(1)[1] - among.times(1)[0] == pytest.approx(125)
     for _ in range(20):
-        among.observe(2, 1000, shared(sessions=1, rows=3))
+        among.observe(2, 1000, shared_timings(sessions=1, rows=3))
     assert among.times(4) == alone.times(4) and not among.load.is_shared
 
 
-def test_a_node_is_worth_what_everybody_brings_in_who_waits_for_it() -> None:
+def test_node_price_counts_all_waiting_sessions() -> None:
     # A node delays all sessions that wait for the forward, so its price counts all their tokens.
     alone, among = controller(SLOPING), controller(SLOPING)
     for _ in range(20):
-        among.verify_cost.load.observe(3, shared(sessions=5, rows=3, waiting=2))
+        among.verify_cost.load.observe(3, shared_timings(sessions=5, rows=3, waiting=2))
     for plan in (alone, among):
         for _ in range(20):
             plan.observe(nodes=2, emitted=2, round_ns=1000)
@@ -128,12 +128,12 @@ def test_a_node_is_worth_what_everybody_brings_in_who_waits_for_it() -> None:
     assert among.next_budget(8).tokens_per_second == alone.next_budget(8).tokens_per_second
 
 
-def test_beside_prompts_own_time_is_worth_less_and_that_of_others_as_much() -> None:
+def test_prompts_in_a_step_lower_only_the_value_of_own_time() -> None:
     """Drafts make prompts no shorter, so for all sessions together a node is no cheaper."""
     alone, beside, among = (controller(SLOPING) for _ in range(3))
     prompt = {"service_ns": 4000, "prompts_ns": 3000, "prompts": 1, "prompt_rows": 99}
     for _ in range(20):
-        one, five = shared(sessions=2, rows=102), shared(sessions=6, rows=114)
+        one, five = shared_timings(sessions=2, rows=102), shared_timings(sessions=6, rows=114)
         beside.verify_cost.load.observe(3, dataclasses.replace(one, **prompt))
         among.verify_cost.load.observe(3, dataclasses.replace(five, **prompt))
     for plan in (alone, beside, among):
@@ -146,67 +146,69 @@ def test_beside_prompts_own_time_is_worth_less_and_that_of_others_as_much() -> N
     assert among.prices.shared_rate == pytest.approx(alone.prices.shared_rate * (1 / 4 + 4))
 
 
-def test_prompts_take_no_more_than_all() -> None:
+def test_prompts_share_stays_below_one() -> None:
     load = VerifierLoad()
     assert load.prompt_share == 0
     load.observe(3, ServiceTimings(service_ns=5, prompts_ns=10))
     assert load.prompt_share < 1
 
 
-def test_what_a_draft_adds_is_not_learned_among_others() -> None:
+def test_draft_overhead_is_not_learned_from_shared_rounds() -> None:
     cost = VerifyCost(FLAT)
     for _ in range(40):
-        cost.observe(0, 2000, shared(sessions=4, rows=20))
-        cost.observe(8, 900_000, shared(sessions=4, rows=20))
+        cost.observe(0, 2000, shared_timings(sessions=4, rows=20))
+        cost.observe(8, 900_000, shared_timings(sessions=4, rows=20))
     assert cost.shared_overhead.nanoseconds(8) == cost.shared_overhead.nanoseconds(0)
 
 
-def test_nor_is_it_from_the_first_ones_of_a_crowd() -> None:
+def test_draft_overhead_is_not_learned_when_load_begins() -> None:
     """Sessions are not counted yet, but wait for all prompts: no draft would ever pay again."""
     cost = VerifyCost(FLAT)
     crowd = (
-        shared(sessions=16, rows=24),
-        shared(sessions=1, rows=9, waiting=15),
-        dataclasses.replace(shared(sessions=1, rows=9), prompts_ns=1),
+        shared_timings(sessions=16, rows=24),
+        shared_timings(sessions=1, rows=9, waiting=15),
+        dataclasses.replace(shared_timings(sessions=1, rows=9), prompts_ns=1),
     )
     for _ in range(6):
         for _ in range(8):
-            cost.observe(0, 2000, shared(sessions=1, rows=1))
+            cost.observe(0, 2000, shared_timings(sessions=1, rows=1))
         for timings in crowd:
             cost.observe(8, 300_000_000, timings)
             assert not cost.load.is_shared
     assert cost.nanoseconds(8) == cost.nanoseconds(0) == pytest.approx(2000)
 
 
-def test_what_prompts_take_is_no_part_of_a_round() -> None:
+def test_prompt_time_is_not_counted_in_rounds() -> None:
     cost = VerifyCost((CostPoint(1, 1000), CostPoint(16, 1000), CostPoint(32, 3000)))
-    timings = dataclasses.replace(shared(sessions=8, rows=518), prompt_rows=500, prompts_ns=70_000)
+    timings = dataclasses.replace(
+        shared_timings(sessions=8, rows=518), prompt_rows=500, prompts_ns=70_000
+    )
     for _ in range(20):
         cost.observe(2, 71_750, timings)
     assert cost.load.other_rows == 15
     assert cost.shared_overhead.nanoseconds(0) == pytest.approx(500)
 
 
-def test_one_prompt_among_many_rounds_is_no_load() -> None:
+def test_single_prompt_among_many_rounds_is_no_load() -> None:
     load = VerifierLoad()
     for _ in range(15):
-        load.observe(3, shared(sessions=1, rows=3))
-    load.observe(3, shared(sessions=2, rows=515))
+        load.observe(3, shared_timings(sessions=1, rows=3))
+    load.observe(3, shared_timings(sessions=2, rows=515))
     assert (load.sessions, load.other_rows, load.is_shared) == (1, 0, False)
     load.observe(3, ServiceTimings())  # from a service that does not report it
     assert not load.is_shared
 
 
-def test_a_service_that_does_not_say_with_whom_has_nobody_elses_rows() -> None:
+def test_load_resets_when_a_service_does_not_report_it() -> None:
     load = VerifierLoad()
     for _ in range(20):
-        load.observe(3, shared(sessions=8, rows=18))
+        load.observe(3, shared_timings(sessions=8, rows=18))
     for _ in range(20):
         load.observe(3, ServiceTimings())
     assert (load.sessions, load.other_rows) == (1, 0)
 
 
-def test_what_is_around_a_verification_grows_with_its_nodes() -> None:
+def test_verify_overhead_grows_with_nodes() -> None:
     """A small draft is not charged for what large ones caused."""
     cost = VerifyCost(FLAT)
     for _ in range(20):
@@ -219,7 +221,7 @@ def test_what_is_around_a_verification_grows_with_its_nodes() -> None:
     assert cost.node_nanoseconds(0, 31) == pytest.approx(50, rel=0.05)
 
 
-def test_a_round_that_stood_still_does_not_make_drafts_dear() -> None:
+def test_stalled_round_does_not_raise_the_price_of_drafts() -> None:
     """Drafts would not be tried again, so nothing would show that they are cheap."""
     cost = VerifyCost(FLAT)
     for round_number in range(40):
@@ -228,7 +230,7 @@ def test_a_round_that_stood_still_does_not_make_drafts_dear() -> None:
     assert cost.nanoseconds(4) == pytest.approx(2200, rel=0.05)
 
 
-def after_a_busy_moment() -> VerifyCost:
+def cost_after_a_busy_moment() -> VerifyCost:
     cost = VerifyCost(FLAT)
     for _ in range(40):
         cost.observe(0, 2000)
@@ -236,9 +238,9 @@ def after_a_busy_moment() -> VerifyCost:
     return cost
 
 
-def test_what_drafts_added_in_a_busy_moment_does_not_forbid_them_for_good() -> None:
+def test_busy_moment_does_not_prevent_drafts_for_good() -> None:
     """If drafts do not pay, none is made that could correct the estimate, so it is forgotten."""
-    cost = after_a_busy_moment()
+    cost = cost_after_a_busy_moment()
     assert cost.nanoseconds(4) > 20 * cost.nanoseconds(0)
     for _ in range(40):
         cost.observe(0, 2000)
@@ -253,15 +255,15 @@ def test_what_drafts_added_in_a_busy_moment_does_not_forbid_them_for_good() -> N
     assert cost.nanoseconds(4) == pytest.approx(2200, rel=0.05)
 
 
-def test_nor_where_others_share_all_rounds_from_then_on() -> None:
+def test_busy_moment_is_forgotten_in_shared_rounds() -> None:
     # Shared rounds let the estimate be forgotten, too.
-    cost = after_a_busy_moment()
+    cost = cost_after_a_busy_moment()
     for _ in range(400):
-        cost.observe(0, 2000, shared(sessions=2, rows=2))
+        cost.observe(0, 2000, shared_timings(sessions=2, rows=2))
     assert cost.shared_overhead.nanoseconds(4) == cost.shared_overhead.nanoseconds(0)
 
 
-def test_a_price_from_a_busy_moment_does_not_outlive_it() -> None:
+def test_price_recovers_after_a_busy_moment() -> None:
     """On a quiet machine both kinds of rounds become cheaper, even if only one kind is run."""
     everybodys = VerifyOverhead()
     cost = VerifyCost(FLAT, shared_overhead=everybodys)
@@ -275,7 +277,7 @@ def test_a_price_from_a_busy_moment_does_not_outlive_it() -> None:
         assert 2000 <= later.nanoseconds(0) <= 3500
 
 
-def test_a_pace_without_drafts_counts_less_the_longer_ago_it_was() -> None:
+def test_pace_without_drafts_fades_with_age() -> None:
     priced = controller(FLAT)
     for _ in range(20):
         priced.observe(nodes=0, emitted=1, round_ns=4000, used_draft_model=False)
@@ -286,7 +288,7 @@ def test_a_pace_without_drafts_counts_less_the_longer_ago_it_was() -> None:
     assert priced.prices.plain_rate == pytest.approx(1 / 1000, rel=0.2)
 
 
-def test_the_first_slow_round_does_not_decide_the_pace_without_drafts() -> None:
+def test_first_slow_round_does_not_set_the_pace_without_drafts() -> None:
     plain = controller(FLAT)
     assert plain.prices.plain_rate == pytest.approx(1 / 1000)
     plain.observe(nodes=0, emitted=1, round_ns=4000, used_draft_model=False)
@@ -303,7 +305,7 @@ def test_free_drafts_are_as_deep_as_allowed() -> None:
     assert controller(STEEP, fixed=True).next_budget(100).max_depth == 8
 
 
-def test_nodes_are_priced_by_what_their_time_brings_in_otherwise() -> None:
+def test_node_price_is_the_token_rate_of_its_time() -> None:
     # A node's price is the number of tokens that its time would bring in otherwise.
     priced = controller(SLOPING)
     assert priced.prices.node_price == pytest.approx(1 / 31)  # plain decoding: a token in 1000 ns
@@ -313,7 +315,7 @@ def test_nodes_are_priced_by_what_their_time_brings_in_otherwise() -> None:
     assert priced.next_budget(100).tokens_per_second == pytest.approx(4e6, rel=0.01)
 
 
-def test_the_least_probability_is_one() -> None:
+def test_least_path_probability_is_at_most_one() -> None:
     """However expensive a node is: the value is sent over the wire as a probability."""
     dear = controller(STEEP)
     for _ in range(50):
@@ -322,7 +324,7 @@ def test_the_least_probability_is_one() -> None:
     assert dear.next_budget(100).least_path_probability == 1
 
 
-def test_a_round_in_which_the_draft_model_found_nothing_is_none_without_a_draft() -> None:
+def test_round_with_an_empty_model_draft_does_not_count_as_plain() -> None:
     # Its time includes drafting, so it says nothing about the pace of plain decoding.
     plan = controller(FLAT)
     for _ in range(20):
@@ -330,7 +332,7 @@ def test_a_round_in_which_the_draft_model_found_nothing_is_none_without_a_draft(
     assert plan.prices.plain_rate == pytest.approx(1 / 1000)
 
 
-def test_one_long_draft_that_came_true_is_not_the_pace_of_all_rounds_behind_it() -> None:
+def test_one_long_accepted_draft_does_not_set_the_pace() -> None:
     """One long draft used to price out all further nodes; rounds without a draft did not count."""
     plan = controller(SLOPING)
     plan.observe(nodes=32, emitted=33, round_ns=2000, used_draft_model=False)
@@ -341,14 +343,14 @@ def test_one_long_draft_that_came_true_is_not_the_pace_of_all_rounds_behind_it()
     assert plan.prices.rate == pytest.approx(41 / 10_000, rel=0.2)
 
 
-def test_a_fixed_size_asks_for_no_prices() -> None:
+def test_fixed_size_ignores_prices() -> None:
     plan = controller(STEEP, fixed=True)
     for _ in range(20):
         plan.observe(nodes=2, emitted=2, round_ns=900_000)
     assert plan.worth() == 1 and plan.worth(Offer(tokens=1.5, nodes=8)) == 2.5
 
 
-def test_no_room_means_no_draft() -> None:
+def test_no_draft_without_room() -> None:
     assert controller(FLAT, fixed=True).next_budget(0).max_nodes == 0
 
 
@@ -368,7 +370,7 @@ def test_figures_add_up() -> None:
     assert figures.accepted_by_source == {TokenSource.DRAFT_MODEL: 4}
 
 
-def test_a_failed_replica_rests_longer_each_time_until_it_works() -> None:
+def test_failed_replica_backs_off_longer_until_it_works() -> None:
     replica = Replica("nowhere:1", channel=None)
     replica.record_failure()
     first = replica.resting_until
@@ -381,7 +383,7 @@ def test_a_failed_replica_rests_longer_each_time_until_it_works() -> None:
     assert replica.is_resting
 
 
-def test_the_request_limit_holds_and_gives_back() -> None:
+def test_request_limit_is_enforced_and_released() -> None:
     limit = RequestLimit(1)
     with limit.admit(), pytest.raises(Overloaded), limit.admit():
         pass
@@ -390,7 +392,7 @@ def test_the_request_limit_holds_and_gives_back() -> None:
     assert limit.running == 0
 
 
-def test_requests_that_were_let_in_together_leave_together() -> None:
+def test_requests_admitted_together_are_released_together() -> None:
     limit = RequestLimit(4)
     with limit.admit(3), pytest.raises(Overloaded), limit.admit(2):
         pass

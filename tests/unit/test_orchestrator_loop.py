@@ -113,7 +113,9 @@ class WatchedController(Controller):
         self.rounds.append((nodes, emitted))
 
 
-def generation(tokenizer: Tokenizer, verifier: ScriptedVerifier, drafting: Drafting) -> Generation:
+def new_generation(
+    tokenizer: Tokenizer, verifier: ScriptedVerifier, drafting: Drafting
+) -> Generation:
     request = GenerationRequest(
         request_id="one",
         prompt=PROMPT,
@@ -135,12 +137,12 @@ def generation(tokenizer: Tokenizer, verifier: ScriptedVerifier, drafting: Draft
     )
 
 
-async def test_a_draft_that_a_lost_session_never_judged_is_not_counted(
+async def test_draft_of_a_lost_session_is_not_counted(
     tokenizer: Tokenizer,
 ) -> None:
     """The draft does not count as rejected, nor the time of reopening as a round's."""
     verifier = ScriptedVerifier(loses=(2,))
-    running = generation(tokenizer, verifier, ScriptedDrafting())
+    running = new_generation(tokenizer, verifier, ScriptedDrafting())
     pieces = [piece async for piece in running.run()]
     assert [len(piece.token_ids) for piece in pieces] == [1, 3, 1, 3, 2]
     assert isinstance(running.controller, WatchedController)
@@ -149,13 +151,15 @@ async def test_a_draft_that_a_lost_session_never_judged_is_not_counted(
     assert running.figures.reopened_sessions == 1
 
 
-async def test_a_verifier_that_takes_fewer_nodes_gets_no_more(tokenizer: Tokenizer) -> None:
-    running = generation(tokenizer, ScriptedVerifier(loses=(2,), nodes_then=1), ScriptedDrafting())
+async def test_draft_respects_the_node_limit_of_a_new_verifier(tokenizer: Tokenizer) -> None:
+    running = new_generation(
+        tokenizer, ScriptedVerifier(loses=(2,), nodes_then=1), ScriptedDrafting()
+    )
     pieces = [piece async for piece in running.run()]
     assert [len(piece.token_ids) for piece in pieces] == [1, 3, 1, 2, 2, 1]
 
 
-async def test_nor_does_it_speak_against_drafting(tokenizer: Tokenizer) -> None:
+async def test_draft_of_a_lost_session_does_not_lower_the_gain(tokenizer: Tokenizer) -> None:
     """What drafts bring is learned only from drafts that were judged."""
 
     class Pairs:
@@ -174,21 +178,21 @@ async def test_nor_does_it_speak_against_drafting(tokenizer: Tokenizer) -> None:
             return len(seen)
 
     seen: list[tuple[int, int]] = []
-    running = generation(tokenizer, ScriptedVerifier(loses=(2,)), Drafting(None, None))
+    running = new_generation(tokenizer, ScriptedVerifier(loses=(2,)), Drafting(None, None))
     choice = DraftChoice(running.controller, Counted(SharedGain(deque([0.0]))))
     running.drafting = Drafting(Pairs(), None, choice)
     assert [len(piece.token_ids) async for piece in running.run()] == [1, 3, 1, 3, 2]
     assert seen == [(2, 2), (2, 2), (1, 1)]
 
 
-async def test_both_sessions_are_closed_however_it_ends(tokenizer: Tokenizer) -> None:
+async def test_both_sessions_are_closed_however_generation_ends(tokenizer: Tokenizer) -> None:
     class Broken(ScriptedVerifier):
         async def verify(self, committed: Sequence[int], draft: DraftTree) -> Verification:
             raise Unavailable("gone")
 
     for verifier, error in ((ScriptedVerifier(), None), (Broken(), Unavailable)):
         drafting = ScriptedDrafting()
-        pieces = generation(tokenizer, verifier, drafting).run()
+        pieces = new_generation(tokenizer, verifier, drafting).run()
         if error is None:
             await anext(pieces)
             await pieces.aclose()
@@ -198,7 +202,7 @@ async def test_both_sessions_are_closed_however_it_ends(tokenizer: Tokenizer) ->
         assert verifier.closed and drafting.closed
 
 
-class Told(ScriptedVerifier):
+class FixedVerifier(ScriptedVerifier):
     """Emits these tokens, all accepted, with log-probabilities and the given timings."""
 
     def __init__(self, *said: Sequence[int], timings: ServiceTimings | None = None) -> None:
@@ -215,7 +219,7 @@ class Told(ScriptedVerifier):
         return Verification(verdict=verdict, committed_length=len(committed), timings=self._timings)
 
 
-class Noted(ScriptedDrafting):
+class RecordingDrafting(ScriptedDrafting):
     """Records the depths that it may draft and the tokens that it is told."""
 
     def __init__(self, takes_s: float = 0.0) -> None:
@@ -244,7 +248,7 @@ class Noted(ScriptedDrafting):
         self.contexts.append(list(context))
 
 
-class Reads:
+class SlowReadingSource:
     """A source whose prompt has many pieces; it drafts nothing."""
 
     def __init__(self, pieces: int) -> None:
@@ -264,20 +268,22 @@ class Reads:
         self.calls.append(("observe", self.left))
 
 
-def reading(tokenizer: Tokenizer, source: Reads, max_tokens: int = 3) -> Generation:
-    running = generation(tokenizer, ScriptedVerifier(), Drafting(None, None))
+def generation_reading(
+    tokenizer: Tokenizer, source: SlowReadingSource, max_tokens: int = 3
+) -> Generation:
+    running = new_generation(tokenizer, ScriptedVerifier(), Drafting(None, None))
     running.request = dataclasses.replace(running.request, max_tokens=max_tokens)
     choice = DraftChoice(running.controller, Gain(SharedGain(deque([0.0]))))
     running.drafting = Drafting(source, None, choice)
     return running
 
 
-async def test_a_prompt_is_read_for_drafts_behind_the_first_token_and_beside_others(
+async def test_prompt_is_indexed_after_the_first_token_in_pieces(
     tokenizer: Tokenizer,
 ) -> None:
     """The prompt used to be indexed before admission, which blocked the event loop."""
-    source = Reads(500)
-    pieces = reading(tokenizer, source).run()
+    source = SlowReadingSource(500)
+    pieces = generation_reading(tokenizer, source).run()
     others = 0
     async with contextlib.aclosing(pieces):
         assert len((await anext(pieces)).token_ids) == 1
@@ -290,18 +296,21 @@ async def test_a_prompt_is_read_for_drafts_behind_the_first_token_and_beside_oth
         assert source.calls == [("observe", 0), ("propose", 0), ("observe", 0)]
 
 
-async def test_nothing_is_read_on_for_a_request_that_has_ended(tokenizer: Tokenizer) -> None:
-    source = Reads(500)
-    assert len([piece async for piece in reading(tokenizer, source, max_tokens=1).run()]) == 1
+async def test_prompt_indexing_stops_when_the_request_ends(tokenizer: Tokenizer) -> None:
+    source = SlowReadingSource(500)
+    assert (
+        len([piece async for piece in generation_reading(tokenizer, source, max_tokens=1).run()])
+        == 1
+    )
     await asyncio.sleep(0.01)
     assert source.left > 400 and not source.calls
 
 
-async def test_a_full_context_ends_the_text_and_no_draft_reaches_beyond(
+async def test_full_context_ends_the_text_and_limits_drafts(
     tokenizer: Tokenizer,
 ) -> None:
-    drafting = Noted()
-    running = generation(tokenizer, ScriptedVerifier(), drafting)
+    drafting = RecordingDrafting()
+    running = new_generation(tokenizer, ScriptedVerifier(), drafting)
     running.context_length = len(PROMPT) + 6
     pieces = [piece async for piece in running.run()]
     assert [len(piece.token_ids) for piece in pieces] == [1, 3, 2]
@@ -309,22 +318,22 @@ async def test_a_full_context_ends_the_text_and_no_draft_reaches_beyond(
     assert drafting.depths == [4, 1]  # one token of room is left for the target's own
 
 
-async def test_a_verifier_with_a_shorter_context_gets_shorter_drafts_and_ends_no_text(
+async def test_verifier_with_a_shorter_context_only_gets_shorter_drafts(
     tokenizer: Tokenizer,
 ) -> None:
     """At the end of that verifier's context the text goes on at another verifier."""
-    drafting = Noted()
+    drafting = RecordingDrafting()
     verifier = ScriptedVerifier(loses=(1,), context_then=len(PROMPT) + 6)
-    running = generation(tokenizer, verifier, drafting)
+    running = new_generation(tokenizer, verifier, drafting)
     pieces = [piece async for piece in running.run()]
     assert drafting.depths == [4, 3, 0, 0, 0, 0, 0]
     assert [len(piece.token_ids) for piece in pieces] == [1, 1, 3, 1, 1, 1, 1, 1]
 
 
-async def test_what_comes_behind_the_end_is_told_to_nobody(tokenizer: Tokenizer) -> None:
+async def test_tokens_after_the_end_are_not_reported(tokenizer: Tokenizer) -> None:
     # Tokens after a stop token reach neither the client nor the drafting.
-    drafting = Noted()
-    running = generation(tokenizer, Told([TOKEN], [TOKEN, 21, 22]), drafting)
+    drafting = RecordingDrafting()
+    running = new_generation(tokenizer, FixedVerifier([TOKEN], [TOKEN, 21, 22]), drafting)
     running.request = dataclasses.replace(running.request, stop_token_ids=frozenset({21}))
     *_, last = [piece async for piece in running.run()]
     assert running.finish_reason == STOP and running.output == [TOKEN, TOKEN, 21]
@@ -334,52 +343,54 @@ async def test_what_comes_behind_the_end_is_told_to_nobody(tokenizer: Tokenizer)
     assert drafting.new == [1, 2]
 
 
-async def test_a_stop_text_ends_it_in_the_middle_of_a_round(tokenizer: Tokenizer) -> None:
+async def test_stop_text_ends_generation_within_a_round(tokenizer: Tokenizer) -> None:
     one, *more = tokenizer.encode("one two three four")
-    running = generation(tokenizer, Told([one], more), Noted())
+    running = new_generation(tokenizer, FixedVerifier([one], more), RecordingDrafting())
     running.text = TextStream(tokenizer, PROMPT, (" two",))
     pieces = [piece async for piece in running.run()]
     assert "".join(text for piece in pieces for text in piece.decode_texts()) == "one"
     assert running.finish_reason == STOP and running.output[-1] != more[-1]
 
 
-async def test_a_stop_text_in_the_last_half_character_is_why_it_ended(
+async def test_stop_text_in_a_final_partial_character_is_the_finish_reason(
     tokenizer: Tokenizer,
 ) -> None:
     half = tokenizer.encode("é")[0]
-    running = generation(tokenizer, Told([half]), Noted())
+    running = new_generation(tokenizer, FixedVerifier([half]), RecordingDrafting())
     running.request = dataclasses.replace(running.request, max_tokens=1)
     running.text = TextStream(tokenizer, PROMPT, ("\ufffd",))
     assert [piece.decode_texts() async for piece in running.run()] == [("",)]
     assert running.finish_reason == STOP
 
 
-async def test_a_draft_is_no_part_of_what_a_verification_takes(tokenizer: Tokenizer) -> None:
+async def test_draft_time_is_not_counted_as_verification(tokenizer: Tokenizer) -> None:
     # The time of drafting does not count as part of a verification's cost.
-    running = generation(tokenizer, ScriptedVerifier(), Noted(takes_s=0.05))
+    running = new_generation(tokenizer, ScriptedVerifier(), RecordingDrafting(takes_s=0.05))
     [piece async for piece in running.run()]
     assert running.controller.verify_cost.nanoseconds(2) < 0.025 * 1e9
 
 
 @pytest.mark.parametrize(("sessions", "told"), [(1, True), (2, False)])
-async def test_what_others_have_to_do_with_is_no_delay_of_a_draft(
+async def test_shared_rounds_are_not_observed_as_draft_delays(
     tokenizer: Tokenizer, sessions: int, told: bool
 ) -> None:
     # A round shared with other sessions says nothing about the delay that a draft causes.
-    drafting = Noted()
-    verifier = Told([TOKEN], *[[TOKEN] * 3] * 3, timings=ServiceTimings(batch_size=sessions))
-    running = generation(tokenizer, verifier, drafting)
+    drafting = RecordingDrafting()
+    verifier = FixedVerifier(
+        [TOKEN], *[[TOKEN] * 3] * 3, timings=ServiceTimings(batch_size=sessions)
+    )
+    running = new_generation(tokenizer, verifier, drafting)
     [piece async for piece in running.run()]
     assert bool(drafting.delays) is told
 
 
-async def test_phrases_are_learned_behind_the_text_that_they_followed(
+async def test_phrases_are_learned_with_their_context(
     tokenizer: Tokenizer,
 ) -> None:
-    drafting = Noted()
-    verifier = Told([11], [12, 13, 14], [15, 16, 17], [18, 19, 20], [21],
+    drafting = RecordingDrafting()
+    verifier = FixedVerifier([11], [12, 13, 14], [15, 16, 17], [18, 19, 20], [21],
                     timings=ServiceTimings(cached_tokens=2))  # fmt: skip
-    running = generation(tokenizer, verifier, drafting)
+    running = new_generation(tokenizer, verifier, drafting)
     [piece async for piece in running.run()]
     await asyncio.sleep(0)
     assert drafting.contexts[0] == [*PROMPT, 11]

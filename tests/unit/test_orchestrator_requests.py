@@ -25,7 +25,7 @@ from orchestrator.tokenizer import Tokenizer
 from tests.support.model_info import model_info
 
 MODEL = model_info(stop_token_ids=(2,))
-SAID = GenerationParameters(token_ids=(5, 6, 7))
+PARAMETERS = GenerationParameters(token_ids=(5, 6, 7))
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +39,8 @@ def reader(tokenizer: Tokenizer) -> RequestReader:
     return RequestReader(settings, tokenizer, GrammarTrials(settings.tokenizer, 9))
 
 
-async def test_what_is_not_said_is_the_servers_choice(reader: RequestReader) -> None:
-    request, again = await reader.read(SAID, MODEL), await reader.read(SAID, MODEL)
+async def test_unset_parameters_have_server_defaults(reader: RequestReader) -> None:
+    request, again = await reader.read(PARAMETERS, MODEL), await reader.read(PARAMETERS, MODEL)
     assert request.prompt == (5, 6, 7)
     assert request.max_tokens == 9 and request.strategy == AUTOREGRESSIVE
     assert request.stop_token_ids == {2}
@@ -48,17 +48,17 @@ async def test_what_is_not_said_is_the_servers_choice(reader: RequestReader) -> 
     assert request.sampling.seed != again.sampling.seed
 
 
-async def test_requests_of_one_id_have_numbers_of_their_own_in_the_phrase_log(
+async def test_requests_with_the_same_id_have_distinct_origins(
     reader: RequestReader,
 ) -> None:
-    said = replace(SAID, request_id="of a whole agent run")
+    said = replace(PARAMETERS, request_id="of a whole agent run")
     origins = {(await reader.read(said, MODEL)).access("m").origin for _ in range(3)}
     assert len(origins) == 3 and all(0 <= origin < 2**64 for origin in origins)
 
 
-async def test_what_is_said_holds(reader: RequestReader) -> None:
+async def test_set_parameters_are_kept(reader: RequestReader) -> None:
     said = replace(
-        SAID,
+        PARAMETERS,
         request_id="mine",
         seed=0,
         sampling=SamplingParameters(temperature=0.7, seed=99),
@@ -76,31 +76,31 @@ async def test_what_is_said_holds(reader: RequestReader) -> None:
     assert request.stop_token_ids == {2, 11}
 
 
-async def test_no_more_tokens_than_the_context_has_room_for(reader: RequestReader) -> None:
+async def test_max_tokens_is_limited_by_the_context(reader: RequestReader) -> None:
     """The tables for drafts are sized by the largest possible output."""
-    request = await reader.read(replace(SAID, max_tokens=2**31 - 1), MODEL)
+    request = await reader.read(replace(PARAMETERS, max_tokens=2**31 - 1), MODEL)
     assert request.max_tokens == MODEL.context_length - 3
 
 
 @pytest.mark.parametrize(
     ("default", "ends_itself", "expected"), [(None, False, 12), (None, True, 1997), (9, True, 9)]
 )
-async def test_an_answer_that_ends_itself_may_fill_the_context(
+async def test_self_ending_answer_may_fill_the_context(
     tokenizer: Tokenizer, default: int | None, ends_itself: bool, expected: int
 ) -> None:
     """The expected cost of such an answer is that of a usual length."""
     settings = OrchestratorSettings(default_max_tokens=default)
     reader = RequestReader(settings, tokenizer, GrammarTrials(settings.tokenizer, 9))
     model = replace(MODEL, context_length=2000 if ends_itself else 15)
-    request = await reader.read(replace(SAID, ends_itself=ends_itself), model)
+    request = await reader.read(replace(PARAMETERS, ends_itself=ends_itself), model)
     assert request.max_tokens == expected
     assert request.expected_remaining(3) == min(expected, LIKELY_ANSWER)
     assert request.expected_remaining(3 + expected) == 0
 
 
-async def test_the_end_of_the_text_can_be_ignored(reader: RequestReader) -> None:
-    assert not (await reader.read(replace(SAID, ignore_eos=True), MODEL)).stop_token_ids
-    said = replace(SAID, ignore_eos=True, stop_token_ids=(2,))
+async def test_ignore_eos_removes_the_models_stop_tokens(reader: RequestReader) -> None:
+    assert not (await reader.read(replace(PARAMETERS, ignore_eos=True), MODEL)).stop_token_ids
+    said = replace(PARAMETERS, ignore_eos=True, stop_token_ids=(2,))
     assert (await reader.read(said, MODEL)).stop_token_ids == {2}
 
 
@@ -164,28 +164,28 @@ async def test_text_is_tokenized(reader: RequestReader, tokenizer: Tokenizer) ->
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-async def test_what_breaks_a_rule_is_named(
+async def test_broken_rules_are_named(
     reader: RequestReader, change: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidInput) as caught:
-        await reader.read(replace(SAID, **change), MODEL)
+        await reader.read(replace(PARAMETERS, **change), MODEL)
     assert str(caught.value) == message
 
 
-async def test_a_long_text_is_counted_in_tokens(reader: RequestReader) -> None:
+async def test_too_long_text_is_reported_in_tokens(reader: RequestReader) -> None:
     with pytest.raises(InvalidInput, match=r"^text: must have at most 15 tokens"):
         await reader.read(GenerationParameters(text="def main(): " * 20), MODEL)
 
 
-async def test_every_request_has_its_own_prediction(
+async def test_prediction_is_tokenized_per_request(
     reader: RequestReader, tokenizer: Tokenizer
 ) -> None:
     for text in ("one two", "three", "", "one two"):
-        request = await reader.read(replace(SAID, prediction=text), MODEL)
+        request = await reader.read(replace(PARAMETERS, prediction=text), MODEL)
         assert request.prediction == tuple(tokenizer.encode(text) if text else ())
 
 
-async def test_choices_of_one_request_have_its_bad_words_read_once(
+async def test_bad_words_are_tokenized_once_for_all_choices(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Hundreds of long words take time on the event loop, and there may be 128 choices."""
@@ -199,7 +199,7 @@ async def test_choices_of_one_request_have_its_bad_words_read_once(
 
     monkeypatch.setattr(tokenizer, "encode", encode)
     for words in (("a", "bc"), ("a", "bc"), ("d",), ()):
-        request = await reader.read(replace(SAID, bad_words=words), MODEL)
+        request = await reader.read(replace(PARAMETERS, bad_words=words), MODEL)
         expected = {(len(word) + space,) for word in words for space in (0, 1)}
         assert set(request.sampling.bans.sequences) == expected
     assert read == ["a", " a", "bc", " bc", "d", " d"]
@@ -211,50 +211,50 @@ class Unhashable(int):
     __hash__ = None  # type: ignore[assignment]
 
 
-async def test_what_is_no_token_is_refused_before_it_is_in_a_set(reader: RequestReader) -> None:
+async def test_invalid_stop_tokens_are_refused_before_hashing(reader: RequestReader) -> None:
     """Clients can construct any number of integers beyond 64 bits with equal hashes."""
-    said = replace(SAID, stop_token_ids=(Unhashable(4096),))
+    said = replace(PARAMETERS, stop_token_ids=(Unhashable(4096),))
     with pytest.raises(InvalidInput, match=r"^stop_token_ids\[0\]: must be from 0 to 4095"):
         await reader.read(said, MODEL)
 
 
-async def test_a_prediction_may_be_as_long_as_the_context(
+async def test_prediction_is_limited_by_the_context(
     reader: RequestReader, tokenizer: Tokenizer
 ) -> None:
-    said = replace(SAID, prediction="one two three four five six")
+    said = replace(PARAMETERS, prediction="one two three four five six")
     count = len(tokenizer.encode(said.prediction))
     assert (await reader.read(said, replace(MODEL, context_length=count))).prediction
     with pytest.raises(InvalidInput, match="prediction: must have at most"):
         await reader.read(said, replace(MODEL, context_length=count - 1))
 
 
-async def test_as_many_stop_texts_as_may_be(reader: RequestReader) -> None:
+async def test_maximum_number_of_stop_texts_is_accepted(reader: RequestReader) -> None:
     texts = (f"{number:0{MAX_STOP_LETTERS}}" for number in range(MAX_STOP_TEXTS))
-    said = replace(SAID, stop=tuple(texts))
+    said = replace(PARAMETERS, stop=tuple(texts))
     assert (await reader.read(said, MODEL)).stop == said.stop
 
 
-async def test_a_salt_is_a_wall_within_a_tenant(reader: RequestReader) -> None:
+async def test_cache_salt_separates_prefixes_within_a_tenant(reader: RequestReader) -> None:
     """Prefixes are shared by those with the salt; phrases by nobody."""
-    usual = await reader.read(replace(SAID, tenant="a"), MODEL)
-    salted = await reader.read(replace(SAID, tenant="a", cache_salt="s"), MODEL)
+    usual = await reader.read(replace(PARAMETERS, tenant="a"), MODEL)
+    salted = await reader.read(replace(PARAMETERS, tenant="a", cache_salt="s"), MODEL)
     others = [
-        await reader.read(replace(SAID, tenant=tenant, cache_salt=salt), MODEL)
+        await reader.read(replace(PARAMETERS, tenant=tenant, cache_salt=salt), MODEL)
         for tenant, salt in (("a", "t"), ("b", "s"), ("as", ""), ("", "as"))
     ]
     assert len({request.prefix_group for request in (usual, salted, *others)}) == 6
     assert salted.access("m").scope is PhraseScope.PRIVATE and not salted.prefix_read_only
     assert usual.access("m").scope is PhraseScope.SHARED
     with pytest.raises(InvalidInput, match="cache_salt: must have at most 256 characters"):
-        await reader.read(replace(SAID, cache_salt="s" * 257), MODEL)
+        await reader.read(replace(PARAMETERS, cache_salt="s" * 257), MODEL)
 
 
 @pytest.mark.parametrize("scope", [scope for scope in PhraseScope if scope != "shared"])
-async def test_who_leaves_nothing_behind_leaves_nothing_within_a_salt_either(
+async def test_cache_salt_keeps_the_phrase_scope_of_the_request(
     reader: RequestReader, scope: PhraseScope
 ) -> None:
     # A phrase scope that shares nothing also holds among requests with the same cache salt.
-    asked = replace(SAID, tenant="a", speculation=Speculation(phrases=scope))
+    asked = replace(PARAMETERS, tenant="a", speculation=Speculation(phrases=scope))
     plain, salted = [
         await reader.read(replace(asked, cache_salt=salt), MODEL) for salt in ("", "s")
     ]

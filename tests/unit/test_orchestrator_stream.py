@@ -30,7 +30,7 @@ def test_closing_never_fails(part: str) -> None:
 
 
 @pytest.mark.parametrize("part", ["write", "read"])
-def test_who_is_called_off_while_he_asks_takes_the_call_along(part: str) -> None:
+def test_cancelled_ask_cancels_the_call(part: str) -> None:
     """gRPC forgets to if an answer is arriving; a half-closed call ends once that is read."""
     call = Mock(write=AsyncMock(), read=AsyncMock())
     getattr(call, part).side_effect = asyncio.CancelledError
@@ -42,7 +42,7 @@ def test_who_is_called_off_while_he_asks_takes_the_call_along(part: str) -> None
 @pytest.mark.parametrize(
     ("left", "meant"), [(None, Unavailable), (9, Unavailable), (0, DeadlineExceeded)]
 )
-def test_what_ends_at_its_deadline_has_no_time_left(
+def test_call_without_time_left_is_a_deadline_error(
     left: float | None, meant: type[DraftloopError]
 ) -> None:
     """Otherwise the replica would count as failing, and the client be told that it is gone."""
@@ -53,7 +53,7 @@ def test_what_ends_at_its_deadline_has_no_time_left(
 
 
 @pytest.mark.parametrize("answer", [None, grpc.aio.EOF])
-def test_an_answer_that_is_none_is_one_of_a_service_that_is_gone(answer: Any) -> None:
+def test_missing_answer_means_the_service_is_unavailable(answer: Any) -> None:
     """gRPC returns None for bytes that are not a message."""
     call = Mock(write=AsyncMock(), read=AsyncMock(return_value=answer))
     with pytest.raises(Unavailable):
@@ -77,40 +77,40 @@ def test_an_answer_that_is_none_is_one_of_a_service_that_is_gone(answer: Any) ->
         ("INTERNAL", "Internal error from Core", Disconnected, "Internal error from Core"),
     ],
 )
-def test_statuses_mean_what_they_meant_there(
+def test_statuses_become_the_services_errors(
     code: str, details: str, meant: type[DraftloopError], text: str
 ) -> None:
     # A status becomes the error that the service meant, or a lost connection.
     with pytest.raises(meant) as caught:
-        asyncio.run(refusing(code, details).ask("anything"))
+        asyncio.run(refusing_stream(code, details).ask("anything"))
     assert type(caught.value) is meant and str(caught.value) == text
 
 
 @pytest.mark.parametrize("code", ["DEADLINE_EXCEEDED", "INTERNAL", "UNAVAILABLE"])
-def test_what_fails_at_the_calls_deadline_is_that_deadline(code: str) -> None:
+def test_errors_at_the_deadline_are_deadline_errors(code: str) -> None:
     with pytest.raises(DeadlineExceeded):
-        asyncio.run(refusing(code, "Stream removed", left=0.0).ask("anything"))
+        asyncio.run(refusing_stream(code, "Stream removed", left=0.0).ask("anything"))
 
 
-def test_who_is_full_says_when_to_come_again() -> None:
+def test_overloaded_error_keeps_its_retry_hint() -> None:
     """The hint used to become one second, whatever it was."""
     full = Overloaded("full", retry_after_s=7.5)
     code, hint = to_status(full)
     with pytest.raises(Overloaded) as caught:
-        asyncio.run(refusing(code.name, str(full), hint).ask("anything"))
+        asyncio.run(refusing_stream(code.name, str(full), hint).ask("anything"))
     assert caught.value.retry_after_s == 7.5 and str(caught.value) == str(full)
 
 
-def test_what_a_service_says_of_itself_is_no_lost_connection() -> None:
+def test_unavailable_message_of_a_service_is_kept() -> None:
     """Clients get the service's own message; a lost connection's may contain addresses."""
     stops = Unavailable("the engine is stopping")
     code, hint = to_status(stops)
     with pytest.raises(Unavailable) as caught:
-        asyncio.run(refusing(code.name, str(stops), hint).ask("anything"))
+        asyncio.run(refusing_stream(code.name, str(stops), hint).ask("anything"))
     assert type(caught.value) is Unavailable and str(caught.value) == str(stops)
 
 
-def refusing(
+def refusing_stream(
     code: str, details: str, detail: Message | None = None, left: float | None = None
 ) -> Stream:
     """A stream to a service that answers with an error, with `left` seconds of the call left."""
@@ -127,11 +127,11 @@ def refusing(
 @pytest.mark.parametrize(
     ("reason", "meant"), [("MISMATCH", Mismatch), ("STALE_SESSION", Unavailable), ("", Unavailable)]
 )
-def test_a_mismatch_is_told_from_a_part_that_is_gone(
+def test_mismatch_is_distinguished_from_an_unavailable_service(
     reason: str, meant: type[DraftloopError]
 ) -> None:
     """A replica of another model refuses deliberately; asking it again would change nothing."""
     info = ErrorInfo(reason=reason) if reason else None
     with pytest.raises(meant) as caught:
-        asyncio.run(refusing("FAILED_PRECONDITION", "another model", info).ask("anything"))
+        asyncio.run(refusing_stream("FAILED_PRECONDITION", "another model", info).ask("anything"))
     assert type(caught.value) is meant and str(caught.value) == "another model"

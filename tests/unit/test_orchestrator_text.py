@@ -26,7 +26,7 @@ def streamed(token_ids: list[int], stop: tuple[str, ...] = ()) -> tuple[list[str
 
 
 @given(st.text(max_size=200))
-def test_pieces_are_the_text(text: str) -> None:
+def test_streamed_pieces_join_to_the_text(text: str) -> None:
     """The pieces add up to the text, even with characters of several tokens."""
     token_ids = TOKENIZER.encode(text)
     pieces, _ = streamed(token_ids)
@@ -34,7 +34,7 @@ def test_pieces_are_the_text(text: str) -> None:
 
 
 @given(st.lists(st.integers(1, 4095), max_size=100))
-def test_pieces_of_any_tokens_are_their_text(token_ids: list[int]) -> None:
+def test_streamed_pieces_of_any_tokens_join_to_their_text(token_ids: list[int]) -> None:
     """The pieces add up to the text, even with broken characters in the middle."""
     pieces, _ = streamed(token_ids)
     assert "".join(pieces) == TOKENIZER.decode(token_ids)
@@ -57,7 +57,7 @@ FEW = [token for token in BROKEN if len(TOKENIZER.token_bytes(token)) == 1][::9]
 
 
 @given(st.lists(st.sampled_from([*BROKEN, *FEW * 4, *TOKENIZER.special_tokens]), max_size=200))
-def test_pieces_of_broken_characters_are_their_text(token_ids: list[int]) -> None:
+def test_streamed_pieces_of_broken_characters_join_to_their_text(token_ids: list[int]) -> None:
     """Runs longer than what is decoded again, with skipped tokens between them."""
     pieces, _ = streamed(token_ids)
     assert "".join(pieces) == TOKENIZER.decode(token_ids)
@@ -71,7 +71,7 @@ HALVES = [
 
 @given(st.lists(st.sampled_from([*HALVES, *FEW, *TOKENIZER.special_tokens]), max_size=60))
 @example([HALVES[0], *TOKENIZER.special_tokens, HALVES[1]])
-def test_a_named_token_parts_the_bytes_around_it(token_ids: list[int]) -> None:
+def test_named_token_separates_the_bytes_around_it(token_ids: list[int]) -> None:
     """The bytes around it form no character, and none is lost."""
     named = TOKENIZER.special_tokens
     stream = TextStream(TOKENIZER, [], (), TextForm(named_tokens=named))
@@ -88,7 +88,7 @@ PARTS = ("the ", "中", "文", "😀", "ab", "é", " ", "ü")
 
 
 @given(parts=st.lists(st.sampled_from(PARTS), max_size=60), share=st.floats(0, 1))
-def test_characters_of_several_tokens_behind_a_prompt(
+def test_multi_token_characters_after_a_prompt(
     sentencepiece: Tokenizer, parts: list[str], share: float
 ) -> None:
     token_ids = sentencepiece.encode("".join(parts), add_special_tokens=False)
@@ -109,7 +109,9 @@ SEQUENCES = (
     run=st.lists(st.sampled_from(SEQUENCES), min_size=1, max_size=60).map(b"".join),
     silent=st.booleans(),
 )
-def test_bytes_that_are_no_text(sentencepiece: Tokenizer, run: bytes, silent: bool) -> None:
+def test_invalid_fallback_bytes_become_replacement_characters(
+    sentencepiece: Tokenizer, run: bytes, silent: bool
+) -> None:
     """Fallback bytes are either all text together, or one replacement character each.
 
     What was sent as text before later bytes broke it stays; otherwise the result is that of
@@ -140,7 +142,7 @@ def first_flaw(data: bytes) -> int:
 @pytest.mark.parametrize(
     "data", [b"\x80", b"\xe4", b"\xef\xbf\xbd", b"\xf0\x9f", b"\x80\xe4\xb8\xad"]
 )
-def test_no_broken_character_makes_tokens_be_decoded_again_and_again(
+def test_broken_characters_are_decoded_in_linear_time(
     sentencepiece: Tokenizer, monkeypatch: pytest.MonkeyPatch, name: str, data: bytes
 ) -> None:
     """A client can make the model emit nothing else, by a bias."""
@@ -162,23 +164,23 @@ def test_no_broken_character_makes_tokens_be_decoded_again_and_again(
 
 
 @given(st.text("ab\n", min_size=1, max_size=30), st.text("ab", min_size=1, max_size=4))
-def test_a_stop_text_and_what_follows_never_show(text: str, stop: str) -> None:
+def test_stop_text_and_following_text_are_never_shown(text: str, stop: str) -> None:
     pieces, stopped = streamed(TOKENIZER.encode(text), (stop,))
     assert stopped == (stop in text)
     assert "".join(pieces) == text.partition(stop)[0]
 
 
-def test_the_earliest_of_several_stop_texts_wins() -> None:
+def test_earliest_of_several_stop_texts_wins() -> None:
     pieces, stopped = streamed(TOKENIZER.encode("one two three"), ("three", "two"))
     assert stopped and "".join(pieces) == "one "
 
 
-def test_the_earliest_wins_where_several_come_at_once() -> None:
+def test_earliest_stop_text_wins_within_one_push() -> None:
     stream = TextStream(TOKENIZER, [], ("three", "two"))
     assert stream.push(TOKENIZER.encode("one two three")) == "one " and stream.stopped
 
 
-def test_the_longest_beginning_of_any_stop_text_is_held_back() -> None:
+def test_longest_partial_stop_text_is_held_back() -> None:
     stream = TextStream(TOKENIZER, [], ("xyz", "\nUser"))
     assert stream.push(TOKENIZER.encode("a\nUs")) == "a"
     assert stream.push(TOKENIZER.encode("er: b")) == "" and stream.stopped
@@ -188,7 +190,7 @@ def test_the_longest_beginning_of_any_stop_text_is_held_back() -> None:
     st.lists(st.text("ab", max_size=3), max_size=9),
     st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=3),
 )
-def test_only_what_may_begin_a_stop_text_is_held_back(pieces: list[str], stop: list[str]) -> None:
+def test_only_partial_stop_texts_are_held_back(pieces: list[str], stop: list[str]) -> None:
     stream, text, told = TextStream(TOKENIZER, [], stop), "", ""
     for piece in pieces:
         text += piece
@@ -200,12 +202,12 @@ def test_only_what_may_begin_a_stop_text_is_held_back(pieces: list[str], stop: l
 
 
 @given(st.text("ab", max_size=12), st.text("ab", min_size=1, max_size=8))
-def test_an_end_that_begins_a_mark_is_the_longest_one(text: str, mark: str) -> None:
+def test_overlap_is_the_longest_suffix_that_begins_the_mark(text: str, mark: str) -> None:
     ends = [n for n in range(len(mark)) if text.endswith(mark[:n])]
     assert overlap(text, mark) == max(ends)
 
 
-class Counted(str):
+class CountingMark(str):
     """A mark that counts the letters that are compared."""
 
     seen = 0
@@ -219,10 +221,10 @@ class Counted(str):
         return super().startswith(beginning, *within)
 
 
-def test_no_mark_makes_a_letter_be_compared_again_and_again() -> None:
+def test_stop_texts_are_matched_in_linear_time() -> None:
     """A client may choose the mark, and by a bias the text, to cause this."""
     length = 1000
-    mark = Counted("a" * length + "b" + "a" * length)
+    mark = CountingMark("a" * length + "b" + "a" * length)
     text = "a" * (2 * length)
     assert overlap(text, mark) == length
     assert mark.seen < 10 * len(text)
@@ -235,19 +237,19 @@ def test_no_mark_makes_a_letter_be_compared_again_and_again() -> None:
 
 
 @pytest.mark.parametrize("stop", ["def x", "ret"])
-def test_a_false_start_of_a_stop_text_is_released(stop: str) -> None:
+def test_false_start_of_a_stop_text_is_released(stop: str) -> None:
     pieces, stopped = streamed(TOKENIZER.encode("de re"), (stop,))
     assert not stopped and "".join(pieces) == "de re"
 
 
-def test_a_stop_text_in_what_was_held_back_ends_the_text() -> None:
+def test_stop_text_in_held_back_text_ends_the_text() -> None:
     """Half a character at the end becomes a replacement character, which a stop text may hold."""
     half = TOKENIZER.encode("é")[:1]
     pieces, stopped = streamed([*TOKENIZER.encode("a"), *half], ("\ufffd",))
     assert "".join(pieces) == TOKENIZER.decode(TOKENIZER.encode("a")) and stopped
 
 
-def test_what_comes_early_stops_nothing() -> None:
+def test_stop_text_within_min_tokens_is_ignored() -> None:
     """A stop text that begins within the first tokens is ordinary text, whatever follows."""
     token_ids = TOKENIZER.encode("a b a b a b")
     for early in range(len(token_ids)):

@@ -44,7 +44,7 @@ def request_of(text: list[int], strategy: str = "ouroboros", **more: Any) -> Ses
     )  # fmt: skip
 
 
-def drafting(
+def new_strategy(
     lookahead: LookaheadParameters, model: Any = None, text: list[int] = TEXT, **parts: Any
 ) -> Ouroboros:
     """The strategy in a new session whose prompt has been run."""
@@ -59,7 +59,7 @@ def drafting(
     return strategy
 
 
-def rounds(strategy: Ouroboros, count: int, budget: DraftBudget = BUDGET) -> list[DraftTree]:
+def play_rounds(strategy: Ouroboros, count: int, budget: DraftBudget = BUDGET) -> list[DraftTree]:
     """Drafts of which the target accepts the first token."""
     drafts = []
     for _ in range(count):
@@ -75,13 +75,13 @@ def rounds(strategy: Ouroboros, count: int, budget: DraftBudget = BUDGET) -> lis
 @pytest.mark.parametrize(
     ("window", "ngram", "columns"), [(20, 7, 5), (15, 6, 6), (13, 5, 7), (3, 5, 3)]
 )
-def test_the_papers_windows_stay_whole_in_the_default_room(
+def test_windows_of_the_paper_fit_the_default_node_limit(
     window: int, ngram: int, columns: int
 ) -> None:
     """Phrases used to leave the window no node, and it lost its columns in the first round."""
-    strategy = drafting(LookaheadParameters(window=window, ngram=ngram, candidates=window))
+    strategy = new_strategy(LookaheadParameters(window=window, ngram=ngram, candidates=window))
     strategy._choice.takes_first = lambda: True  # type: ignore[method-assign]
-    rounds(strategy, 10)
+    play_rounds(strategy, 10)
     assert strategy._window is not None
     assert [len(row) for row in strategy._window.rows] == [window] * (ngram - 1)
     guesses = strategy._next_guesses(Drafted())
@@ -89,7 +89,7 @@ def test_the_papers_windows_stay_whole_in_the_default_room(
     assert len(strategy._window._last_row) >= columns
 
 
-def test_a_chain_that_was_cut_promises_what_is_left_of_it() -> None:
+def test_cut_chain_promises_only_its_remaining_nodes() -> None:
     drafted = Drafted()
     for token, estimate in ((1, 0.9), (2, 0.9), (3, 0.5), (0, 0.2)):
         drafted.add(token, estimate, estimate)
@@ -101,16 +101,16 @@ def test_a_chain_that_was_cut_promises_what_is_left_of_it() -> None:
     assert drafted.reach == 0.9 * 0.9 and not drafted.ended
 
 
-def test_the_likeliest_nodes_of_a_draft_come_first() -> None:
+def test_draft_is_ordered_by_path_probability() -> None:
     """The caller may verify only the first nodes, and reports just how many."""
-    strategy = drafting(LookaheadParameters(window=3, candidates=3), text=[*range(12)] * 10)
-    for draft in rounds(strategy, 20):
+    strategy = new_strategy(LookaheadParameters(window=3, candidates=3), text=[*range(12)] * 10)
+    for draft in play_rounds(strategy, 20):
         reached = draft.path_probabilities()
         assert reached == sorted(reached, reverse=True)
 
 
-def test_it_learns_from_what_was_verified_of_its_draft() -> None:
-    strategy = drafting(LookaheadParameters(window=3, candidates=3), text=[*range(12)] * 10)
+def test_calibration_learns_only_from_verified_nodes() -> None:
+    strategy = new_strategy(LookaheadParameters(window=3, candidates=3), text=[*range(12)] * 10)
     draft = run(strategy.propose(BUDGET))
     assert len(draft) > 3
     strategy.session.commit(draft.token_ids[:2], len(strategy.session.committed) + 2)
@@ -122,11 +122,13 @@ def test_it_learns_from_what_was_verified_of_its_draft() -> None:
     assert sum(strategy.session.experience.calibration.trials) - before == pytest.approx(4, abs=0.2)
 
 
-def test_a_verdict_may_come_with_tokens_of_later_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verdict_with_tokens_of_later_rounds_is_learned_by_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Tokens of later rounds are learned as if each round had been reported separately."""
     taught: list[list[Any]] = []
     for together in (True, False):
-        strategy = drafting(LookaheadParameters(window=3, candidates=3), text=[*range(12)] * 10)
+        strategy = new_strategy(LookaheadParameters(window=3, candidates=3), text=[*range(12)] * 10)
         draft = run(strategy.propose(BUDGET))
         said = Verdict((0,), draft.token_ids[:2], draft.token_ids[0], (0,) * len(draft))
         learned: list[Any] = []
@@ -157,17 +159,17 @@ def leaves_of(tree: DraftTree) -> int:
 
 
 @pytest.mark.parametrize("most", [1, 2, 3])
-def test_the_k_best_phrases_follow_the_chain(most: int) -> None:
-    strategy = drafting(LookaheadParameters(), text=FORKS, lengthening_phrases=most)
+def test_k_best_phrases_extend_the_chain(most: int) -> None:
+    strategy = new_strategy(LookaheadParameters(), text=FORKS, lengthening_phrases=most)
     drafted = Drafted()
     drafted.add(3, 0.9, 0.9)
     tree, scores, runs = strategy._lengthened(drafted, BUDGET)
     assert leaves_of(tree) == most < len(tree) - 1 == len(scores) == len(runs)
 
 
-def test_phrases_behind_a_chain_are_worth_their_verification() -> None:
+def test_phrases_after_a_chain_are_worth_their_verification() -> None:
     """Phrases after a chain are reached no more often than the chain's end."""
-    strategy, least = drafting(LookaheadParameters(), text=FORKS), 0.05
+    strategy, least = new_strategy(LookaheadParameters(), text=FORKS), 0.05
     drafted = Drafted()
     drafted.add(3, 0.5, 0.5)
     priced = DraftBudget(max_nodes=32, max_depth=32, least_path_probability=least)
@@ -175,45 +177,45 @@ def test_phrases_behind_a_chain_are_worth_their_verification() -> None:
     assert len(tree) > 1 and min(tree.path_probabilities()) >= least
 
 
-def of_phrases(guesses: DraftTree) -> DraftTree:
+def phrase_guesses(guesses: DraftTree) -> DraftTree:
     """The guesses without the window, which comes last."""
     return guesses.first(guesses.sources.count(TokenSource.PROMPT_LOOKUP))
 
 
 @pytest.mark.parametrize("most", [1, 2])
-def test_so_many_phrases_ride_along_before_the_window_is_full(most: int) -> None:
+def test_phrases_are_guessed_before_the_window_is_full(most: int) -> None:
     """In the reference code, the pool is of no use until then."""
     lookahead = LookaheadParameters(window=2, ngram=5, candidates=most)
-    strategy = drafting(lookahead, text=[*FORKS, 3])
-    phrases = of_phrases(strategy._next_guesses(Drafted()))
+    strategy = new_strategy(lookahead, text=[*FORKS, 3])
+    phrases = phrase_guesses(strategy._next_guesses(Drafted()))
     assert strategy._window is not None and len(strategy._window.rows) == 1
     assert leaves_of(phrases) == most and len(phrases) > most
 
 
-def test_ngrams_of_the_window_are_phrases_that_count_less_than_text() -> None:
+def test_window_ngrams_are_phrases_that_count_less_than_text() -> None:
     """Each n-gram has two tokens, with which the reference crashes."""
-    strategy = drafting(LookaheadParameters(window=1, ngram=2, candidates=1), text=[5, 6, 9])
+    strategy = new_strategy(LookaheadParameters(window=1, ngram=2, candidates=1), text=[5, 6, 9])
     guesses, phrases = strategy._next_guesses(Drafted()), strategy._phrases
     assert guesses.token_ids == (5,) and phrases is not None
     strategy._learn_ngrams([77])
     assert phrases.propose([5], DraftBudget(max_nodes=2, max_depth=1)).token_ids == (6, 77)
 
 
-def test_without_drafting_by_phrases_nothing_rides_along() -> None:
+def test_no_guesses_without_draft_by_phrases() -> None:
     # No guesses are checked in the draft model's forward.
-    strategy = drafting(LookaheadParameters(), text=[*FORKS, 3], draft_by_phrases=False)
+    strategy = new_strategy(LookaheadParameters(), text=[*FORKS, 3], draft_by_phrases=False)
     assert len(strategy._next_guesses(Drafted())) == 0
 
 
-def count_on(prefix: Sequence[int]) -> Tensor:
+def counting_logits(prefix: Sequence[int]) -> Tensor:
     """The logits of a model that counts to 11 again and again."""
     return 10.0 * one_hot(torch.tensor((prefix[-1] + 1) % VOCABULARY), VOCABULARY).float()
 
 
-def test_phrases_follow_a_chain_whose_stop_token_was_cut_off() -> None:
+def test_phrases_extend_a_chain_whose_stop_token_was_cut_off() -> None:
     """The chain used to count as ended by a token that had been cut off."""
-    model: Any = ScriptedModel(count_on, VOCABULARY, context_length=400, stop_token_ids=(4,))
-    strategy = drafting(LookaheadParameters(window=3, candidates=3), model, [*range(12)] * 10)
+    model: Any = ScriptedModel(counting_logits, VOCABULARY, context_length=400, stop_token_ids=(4,))
+    strategy = new_strategy(LookaheadParameters(window=3, candidates=3), model, [*range(12)] * 10)
     budget = DraftBudget(max_nodes=6, max_depth=32)
     assert strategy.chain_depth(budget) == 4
     assert run(strategy.propose(budget)).token_ids == (0, 1, 2, 3, 4)
@@ -225,16 +227,16 @@ def shared() -> StrategyFactory:
     return StrategyFactory(PhraseStore(PhraseSettings(phrases_url="memory://")))
 
 
-def made(shared: StrategyFactory, request: SessionRequest, **options: Any) -> Strategy:
+def shared_strategy(shared: StrategyFactory, request: SessionRequest, **options: Any) -> Strategy:
     model = model_of(**options)
     return shared.strategy(
         request, [(model, model.acquire())], prefill_chunk_tokens=64, is_alone=lambda: False
     )
 
 
-def test_a_long_output_keeps_the_requests_own_text(shared: StrategyFactory) -> None:
+def test_long_output_keeps_the_own_text(shared: StrategyFactory) -> None:
     """The table had been sized for 512 tokens and lost two thirds of a long text."""
-    strategy = made(shared, request_of(TEXT), context_length=4096)
+    strategy = shared_strategy(shared, request_of(TEXT), context_length=4096)
     phrases = strategy.session.phrases
     assert phrases is not None
     text = [1000 + (number * 7919) % 3500 for number in range(3500)]  # each token once
@@ -245,22 +247,22 @@ def test_a_long_output_keeps_the_requests_own_text(shared: StrategyFactory) -> N
     assert sum(known) > 0.95 * len(known)
 
 
-def test_strategies_learn_apart_how_far_to_believe_themselves(shared: StrategyFactory) -> None:
+def test_strategies_have_separate_calibrations(shared: StrategyFactory) -> None:
     """Scores, runs and acceptances of `cascade` mean something else."""
     learned = {
-        name: made(shared, request_of(TEXT, name)).session.experience.calibration
+        name: shared_strategy(shared, request_of(TEXT, name)).session.experience.calibration
         for name in ("ouroboros", "cascade")
     }
     assert learned["ouroboros"] is not learned["cascade"]
-    again = made(shared, request_of(TEXT, "cascade")).session.experience.calibration
+    again = shared_strategy(shared, request_of(TEXT, "cascade")).session.experience.calibration
     assert again is learned["cascade"]
 
 
-def test_requests_learn_together_whether_guesses_pay(shared: StrategyFactory) -> None:
+def test_requests_share_what_guesses_gain(shared: StrategyFactory) -> None:
     """Except those with a different window, whose cost differs."""
     narrow = OuroborosParameters(lookahead=LookaheadParameters(window=2, candidates=2))
     usual, too, other = (
-        made(shared, request_of(TEXT, ouroboros=parameters)).session.experience.guessing
+        shared_strategy(shared, request_of(TEXT, ouroboros=parameters)).session.experience.guessing
         for parameters in (OuroborosParameters(), OuroborosParameters(history=False), narrow)
     )
     assert usual is too and other is not usual

@@ -59,7 +59,7 @@ def bundled() -> LanguageModel:
     return load_model(bundled_model("drafter"), dtype="bfloat16", max_draft_nodes=40)
 
 
-def drafting(model: LanguageModel, name: str, *, alone: bool, **more: Any) -> Strategy:
+def new_strategy(model: LanguageModel, name: str, *, alone: bool, **more: Any) -> Strategy:
     sampling = SamplingParameters(**{"temperature": 0.8, "seed": 5, **more.pop("sampling", {})})
     request = SessionRequest(
         session_id="test", token_ids=tuple(PROMPT), prompt_length=len(PROMPT), sampling=sampling,
@@ -69,7 +69,9 @@ def drafting(model: LanguageModel, name: str, *, alone: bool, **more: Any) -> St
     return STRATEGIES[name](session)
 
 
-def drafted(strategy: Strategy, offer: DraftTree = EMPTY_TREE, **limits: Any) -> DraftTree:
+def draft_with_engine(
+    strategy: Strategy, offer: DraftTree = EMPTY_TREE, **limits: Any
+) -> DraftTree:
     """The draft as the service makes it, by an engine."""
     engine = Engine()
     strategy.offer(offer)
@@ -80,7 +82,7 @@ def drafted(strategy: Strategy, offer: DraftTree = EMPTY_TREE, **limits: Any) ->
         engine.stop()
 
 
-def told(strategy: Strategy, tokens: list[int]) -> None:
+def commit_and_observe(strategy: Strategy, tokens: list[int]) -> None:
     session = strategy.session
     session.commit(tokens, len(session.committed) + len(tokens))
     strategy.observe(tokens, Verdict((), tuple(tokens[-1:]), tokens[-1]))
@@ -89,11 +91,11 @@ def told(strategy: Strategy, tokens: list[int]) -> None:
 @pytest.mark.parametrize("name", COMPILED)
 @pytest.mark.parametrize("law", LAWS, ids=str)
 @pytest.mark.parametrize("which", ["toy", "bundled"])
-def test_a_draft_is_the_same_in_one_call_and_forward_by_forward(
+def test_draft_in_one_call_matches_forward_by_forward(
     request: pytest.FixtureRequest, which: str, name: str, law: dict[str, Any]
 ) -> None:
     model: LanguageModel = request.getfixturevalue(which)
-    strategies = [drafting(model, name, alone=alone, sampling=law) for alone in (True, False)]
+    strategies = [new_strategy(model, name, alone=alone, sampling=law) for alone in (True, False)]
     offers = [
         EMPTY_TREE,
         DraftTree.chain([21, 22, 23], PHRASE, [0.9, 0.8, 0.7]),
@@ -102,7 +104,7 @@ def test_a_draft_is_the_same_in_one_call_and_forward_by_forward(
     try:
         for number in range(12):
             offer = offers[number % len(offers)]
-            trees = [drafted(strategy, offer) for strategy in strategies]
+            trees = [draft_with_engine(strategy, offer) for strategy in strategies]
             assert trees[0] == trees[1]
             assert strategies[0].end == strategies[1].end
             slots = [strategy.session.slot for strategy in strategies]
@@ -113,7 +115,7 @@ def test_a_draft_is_the_same_in_one_call_and_forward_by_forward(
             path = trees[0].path(number % len(trees[0]))
             tokens = [*(trees[0].token_ids[node] for node in path), 40 + number]
             for strategy in strategies:
-                told(strategy, tokens if number % 4 else [7] * (number + 1))
+                commit_and_observe(strategy, tokens if number % 4 else [7] * (number + 1))
     finally:
         for strategy in strategies:
             model.cache.release(strategy.session.slot)
@@ -121,12 +123,14 @@ def test_a_draft_is_the_same_in_one_call_and_forward_by_forward(
 
 @pytest.mark.parametrize("right", [0, 1, 3])
 @pytest.mark.parametrize("law", LAWS, ids=str)
-def test_a_chain_goes_on_in_one_call_behind_a_forward_with_guesses(
+def test_chain_continues_in_one_call_after_a_forward_with_guesses(
     bundled: LanguageModel, law: dict[str, Any], right: int
 ) -> None:
     """`right` of the guesses are accepted."""
-    known = drafting(bundled, "speculative", alone=False, sampling=law)
-    both = [drafting(bundled, "ouroboros", alone=alone, sampling=law) for alone in (True, False)]
+    known = new_strategy(bundled, "speculative", alone=False, sampling=law)
+    both = [
+        new_strategy(bundled, "ouroboros", alone=alone, sampling=law) for alone in (True, False)
+    ]
     said, seen = DraftTree(), []
 
     def take(strategy: Ouroboros) -> list[object]:
@@ -139,11 +143,11 @@ def test_a_chain_goes_on_in_one_call_behind_a_forward_with_guesses(
             mock.patch.object(strategy, "_next_guesses", lambda _: guesses),
             mock.patch.object(strategy._choice, "takes_first", lambda: next(turns, False)),
         ):
-            return wishes(strategy)
+            return engine_requests(strategy)
 
     whole, one_by_one = (cast(Ouroboros, strategy) for strategy in both)
     for number in range(12):
-        said = drafted(known)
+        said = draft_with_engine(known)
         asked = take(whole)
         assert [type(wish) for wish in asked] == [Forward, Passes][: len(asked)]
         assert all(isinstance(wish, Forward) for wish in take(one_by_one))
@@ -157,19 +161,19 @@ def test_a_chain_goes_on_in_one_call_behind_a_forward_with_guesses(
             slots[1].rows[:, : slots[1].pending].tolist()
         )
         for strategy in (known, *both):
-            told(strategy, [*draft.token_ids[: 1 + number % 3]])
+            commit_and_observe(strategy, [*draft.token_ids[: 1 + number % 3]])
     assert 2 in seen
     for strategy in (known, *both):
         bundled.cache.release(strategy.session.slot)
 
 
-def wishes(strategy: Strategy, **limits: Any) -> list[object]:
+def engine_requests(strategy: Strategy, **limits: Any) -> list[object]:
     """What a draft requests from the engine."""
     budget = DraftBudget(**{"max_nodes": 14, "max_depth": 6, **limits})
-    return finished(strategy.propose(budget), strategy.session.model)[1]
+    return run_without_engine(strategy.propose(budget), strategy.session.model)[1]
 
 
-def finished(task: Task[T], model: LanguageModel) -> tuple[T, list[object]]:
+def run_without_engine(task: Task[T], model: LanguageModel) -> tuple[T, list[object]]:
     """The result of a task run without an engine, and what it requested."""
     asked: list[object] = []
     answer: Any = None
@@ -187,9 +191,9 @@ def finished(task: Task[T], model: LanguageModel) -> tuple[T, list[object]]:
 
 
 @pytest.mark.parametrize("name", COMPILED)
-def test_a_session_that_is_alone_asks_once(toy: LanguageModel, name: str) -> None:
-    strategy = drafting(toy, name, alone=True)
-    assert [type(wish) for wish in wishes(strategy, max_nodes=5)] == [Passes]
+def test_session_running_alone_asks_the_engine_once(toy: LanguageModel, name: str) -> None:
+    strategy = new_strategy(toy, name, alone=True)
+    assert [type(wish) for wish in engine_requests(strategy, max_nodes=5)] == [Passes]
     toy.cache.release(strategy.session.slot)
 
 
@@ -197,28 +201,30 @@ def test_a_session_that_is_alone_asks_once(toy: LanguageModel, name: str) -> Non
     "sampling",
     [{"repetition_penalty": 1.2}, {"frequency_penalty": 0.1}, {"logit_bias": ((3, 1.0),)}],
 )
-def test_what_the_kernel_does_not_do_goes_forward_by_forward(
+def test_unsupported_sampling_runs_forward_by_forward(
     toy: LanguageModel, sampling: dict[str, Any]
 ) -> None:
     # The compiled call has neither penalties nor biases.
-    strategy = drafting(toy, "fused", alone=True, sampling=sampling)
-    asked = wishes(strategy)
+    strategy = new_strategy(toy, "fused", alone=True, sampling=sampling)
+    asked = engine_requests(strategy)
     assert asked and not any(isinstance(wish, Passes) for wish in asked)
     toy.cache.release(strategy.session.slot)
 
 
-def test_a_long_draft_draws_noise_as_it_goes(toy: LanguageModel) -> None:
+def test_long_draft_draws_noise_during_the_call(toy: LanguageModel) -> None:
     """Noise is drawn during the draft, and rows that the slot lacks are freed."""
     for name in ("speculative", "opt_tree", "fused"):
-        strategies = [drafting(toy, name, alone=alone, sampling=NO_STOP) for alone in (True, False)]
-        trees = [drafted(strategy, max_nodes=24, max_depth=24) for strategy in strategies]
+        strategies = [
+            new_strategy(toy, name, alone=alone, sampling=NO_STOP) for alone in (True, False)
+        ]
+        trees = [draft_with_engine(strategy, max_nodes=24, max_depth=24) for strategy in strategies]
         assert trees[0] == trees[1]
         assert name != "speculative" or strategies[0].end is DraftEnd.DEPTH
         for strategy in strategies:
             toy.cache.release(strategy.session.slot)
 
 
-def test_nodes_that_were_drafted_ahead_fit_the_arrays(tmp_path: Path) -> None:
+def test_nodes_drafted_ahead_fit_the_arrays(tmp_path: Path) -> None:
     """Children of nodes drafted ahead are known without a forward, level after level.
 
     The draft before is short, so that most of the next tree was drafted ahead.
@@ -227,46 +233,50 @@ def test_nodes_that_were_drafted_ahead_fit_the_arrays(tmp_path: Path) -> None:
     model = load_model(folder, max_draft_nodes=AHEAD)
     few, many = (DraftBudget(max_nodes=nodes, max_depth=AHEAD) for nodes in (4, AHEAD))
     for seed in range(3):
-        strategy = drafting(model, "fused", alone=True, sampling={"seed": seed})
+        strategy = new_strategy(model, "fused", alone=True, sampling={"seed": seed})
         assert isinstance(strategy, Fused)
         for budget in (few, many, few, many):
-            tree, _ = finished(strategy.propose(budget), model)
+            tree, _ = run_without_engine(strategy.propose(budget), model)
             arrays = strategy.candidates._tree
             assert arrays.state["nodes"][0] < len(arrays.nodes)
-            finished(strategy.draft_ahead(lambda: True), model)
-            told(strategy, [tree.token_ids[0]])
+            run_without_engine(strategy.draft_ahead(lambda: True), model)
+            commit_and_observe(strategy, [tree.token_ids[0]])
         model.cache.release(strategy.session.slot)
 
 
 @pytest.mark.parametrize("most", [1, 2, 3])
 @pytest.mark.parametrize("name", COMPILED)
-def test_a_slot_with_hardly_any_room(tmp_path: Path, name: str, most: int) -> None:
+def test_draft_in_a_nearly_full_slot_matches_forward_by_forward(
+    tmp_path: Path, name: str, most: int
+) -> None:
     model = load_model(save_model(tmp_path), max_draft_nodes=most)
-    strategies = [drafting(model, name, alone=alone) for alone in (True, False)]
+    strategies = [new_strategy(model, name, alone=alone) for alone in (True, False)]
     for _ in range(3):
         offer = DraftTree.chain([21, 22, 23][:most], PHRASE, [0.9, 0.8, 0.7][:most])
-        trees = [drafted(strategy, offer, max_depth=9) for strategy in strategies]
+        trees = [draft_with_engine(strategy, offer, max_depth=9) for strategy in strategies]
         assert trees[0] == trees[1] and 0 < len(trees[0]) <= most
         for strategy in strategies:
-            told(strategy, [trees[0].token_ids[0], 9])
+            commit_and_observe(strategy, [trees[0].token_ids[0], 9])
 
 
 @pytest.mark.parametrize("name", COMPILED)
-def test_a_drafter_that_was_not_asked_for_long(toy: LanguageModel, name: str) -> None:
+def test_draft_after_many_committed_tokens_matches_forward_by_forward(
+    toy: LanguageModel, name: str
+) -> None:
     """More tokens were committed in the meantime than a round's forward takes."""
-    strategies = [drafting(toy, name, alone=alone) for alone in (True, False)]
+    strategies = [new_strategy(toy, name, alone=alone) for alone in (True, False)]
     for strategy in strategies:
-        drafted(strategy)
-        told(strategy, list(range(1, 60)))
-    trees = [drafted(strategy) for strategy in strategies]
+        draft_with_engine(strategy)
+        commit_and_observe(strategy, list(range(1, 60)))
+    trees = [draft_with_engine(strategy) for strategy in strategies]
     assert trees[0] == trees[1] and len(trees[0]) > 0
     for strategy in strategies:
         toy.cache.release(strategy.session.slot)
 
 
-def test_forwards_are_counted(toy: LanguageModel) -> None:
+def test_forwards_within_one_call_are_counted(toy: LanguageModel) -> None:
     engine, timings = Engine(), ServiceTimings()
-    strategy = drafting(toy, "speculative", alone=True)
+    strategy = new_strategy(toy, "speculative", alone=True)
     budget = DraftBudget(max_nodes=5, max_depth=5)
     engine.submit(strategy.propose(budget), timings).result()
     assert timings.forwards == 5 == engine.forwards
@@ -275,19 +285,19 @@ def test_forwards_are_counted(toy: LanguageModel) -> None:
     toy.cache.release(strategy.session.slot)
 
 
-def test_a_stop_token_ends_a_chain(tmp_path: Path) -> None:
+def test_stop_token_ends_a_chain(tmp_path: Path) -> None:
     model = load_model(save_model(tmp_path, llama_config()))
-    chain = drafted(drafting(model, "speculative", alone=True, sampling=GREEDY))
+    chain = draft_with_engine(new_strategy(model, "speculative", alone=True, sampling=GREEDY))
     model.stop_token_ids = (chain.token_ids[2],)
-    strategy = drafting(model, "speculative", alone=True, sampling=GREEDY)
-    assert drafted(strategy).token_ids == chain.token_ids[:3]
+    strategy = new_strategy(model, "speculative", alone=True, sampling=GREEDY)
+    assert draft_with_engine(strategy).token_ids == chain.token_ids[:3]
     assert strategy.end is DraftEnd.TEXT
 
 
 @pytest.mark.parametrize("law", LAWS, ids=str)
 @pytest.mark.parametrize("successors", [0, 1, 8])
 @pytest.mark.parametrize("which", ["toy", "bundled"])
-def test_a_verdict_is_the_same_in_one_call(
+def test_verdict_in_one_call_matches_forward_by_forward(
     request: pytest.FixtureRequest, which: str, law: dict[str, Any], successors: int
 ) -> None:
     model: LanguageModel = request.getfixturevalue(which)
@@ -325,7 +335,7 @@ def test_a_verdict_is_the_same_in_one_call(
 
 @pytest.mark.parametrize("alone", [True, False])
 @pytest.mark.parametrize("cut", [{"top_p": 0.3}, {"top_k": 2}, {"min_p": 0.5}], ids=str)
-def test_log_probabilities_are_of_all_tokens_whatever_is_cut_off(
+def test_log_probabilities_are_computed_before_filters(
     toy: LanguageModel, cut: dict[str, Any], alone: bool
 ) -> None:
     """The compiled call filters in place, and could report probabilities of what is left."""
@@ -334,7 +344,7 @@ def test_log_probabilities_are_of_all_tokens_whatever_is_cut_off(
         sampling=SamplingParameters(temperature=0.8, seed=5, **cut),
     )  # fmt: skip
     session = verifier.VerifierSession(toy, toy.acquire(), asked, is_alone=lambda: alone)
-    verdict, _ = finished(verify(session, EMPTY_TREE, chunk_tokens=512), toy)
+    verdict, _ = run_without_engine(verify(session, EMPTY_TREE, chunk_tokens=512), toy)
     slot = toy.acquire()
     [logits] = toy.forward([Forward(toy, slot, PROMPT, logits_from=len(PROMPT) - 1)])
     best = logits[0].log_softmax(dim=-1).topk(8)
@@ -345,7 +355,7 @@ def test_log_probabilities_are_of_all_tokens_whatever_is_cut_off(
         toy.cache.release(each)
 
 
-def test_sessions_that_wait_together_share_their_forward(toy: LanguageModel) -> None:
+def test_sessions_waiting_together_share_a_forward(toy: LanguageModel) -> None:
     """Neither counts as alone, whichever came first."""
     engine = Engine()
     sessions = []

@@ -12,7 +12,7 @@ POLICY = BreakerPolicy(failures=3, first_pause_s=1.0, max_pause_s=5.0, growth=2.
 
 
 @dataclass
-class Script:
+class ScriptedConditions:
     """Time and chance as the test sets them."""
 
     now: float = 100.0
@@ -22,20 +22,20 @@ class Script:
         return CircuitBreaker(policy, clock=lambda: self.now, chance=lambda: self.chance)
 
 
-def opened(script: Script) -> CircuitBreaker:
+def opened_breaker(script: ScriptedConditions) -> CircuitBreaker:
     breaker = script.breaker()
-    fails_thrice(breaker)
+    fail_three_times(breaker)
     return breaker
 
 
-def fails_thrice(breaker: CircuitBreaker) -> None:
+def fail_three_times(breaker: CircuitBreaker) -> None:
     for state in (BreakerState.CLOSED, BreakerState.CLOSED, BreakerState.OPEN):
         breaker.record_failure()
         assert breaker.state is state
 
 
-def test_calls_go_through_at_first_and_after_single_failures() -> None:
-    breaker = Script().breaker()
+def test_closed_breaker_admits_calls_after_single_failures() -> None:
+    breaker = ScriptedConditions().breaker()
     for _ in range(5):
         assert breaker.allows_call() and breaker.wait_s() == 0
         breaker.record_failure()
@@ -44,18 +44,18 @@ def test_calls_go_through_at_first_and_after_single_failures() -> None:
     assert breaker.state is BreakerState.CLOSED
 
 
-def test_failures_in_a_row_open_it_and_only_the_last_one_tells() -> None:
-    script = Script()
-    breaker = opened(script)
+def test_consecutive_failures_open_the_breaker() -> None:
+    script = ScriptedConditions()
+    breaker = opened_breaker(script)
     assert breaker.state is BreakerState.OPEN
     assert not breaker.allows_call() and breaker.wait_s() == 1.0
     script.now += 0.75
     assert not breaker.allows_call() and breaker.wait_s() == 0.25
 
 
-def test_after_the_pause_one_caller_finds_out_for_all() -> None:
-    script = Script()
-    breaker = opened(script)
+def test_single_probe_is_admitted_after_the_pause() -> None:
+    script = ScriptedConditions()
+    breaker = opened_breaker(script)
     script.now += 1.0
     assert breaker.wait_s() == 0.0
     assert breaker.allows_call() and breaker.state is BreakerState.HALF_OPEN
@@ -64,16 +64,16 @@ def test_after_the_pause_one_caller_finds_out_for_all() -> None:
     assert breaker.wait_s() == 0 and breaker.allows_call() and breaker.allows_call()
 
 
-def test_a_pause_that_is_long_over_is_no_wait() -> None:
-    script = Script()
-    breaker = opened(script)
+def test_no_wait_after_an_expired_pause() -> None:
+    script = ScriptedConditions()
+    breaker = opened_breaker(script)
     script.now += 60.0
     assert breaker.wait_s() == 0.0 and breaker.allows_call()
 
 
-def test_pauses_grow_up_to_the_longest_and_start_again_after_a_success() -> None:
-    script = Script()
-    breaker = opened(script)
+def test_pauses_grow_to_the_longest_and_reset_after_a_success() -> None:
+    script = ScriptedConditions()
+    breaker = opened_breaker(script)
     pauses = []
     for _ in range(5):
         pauses.append(breaker.wait_s())
@@ -84,30 +84,30 @@ def test_pauses_grow_up_to_the_longest_and_start_again_after_a_success() -> None
     script.now += 5.0
     assert breaker.allows_call()
     breaker.record_success()
-    fails_thrice(breaker)
+    fail_three_times(breaker)
     assert breaker.wait_s() == 1.0
 
 
-def test_a_call_that_began_before_it_opened_changes_nothing_when_it_fails() -> None:
-    script = Script()
-    breaker = opened(script)
+def test_late_failure_of_an_earlier_call_does_not_extend_the_pause() -> None:
+    script = ScriptedConditions()
+    breaker = opened_breaker(script)
     script.now += 0.5
     breaker.record_failure()
     assert breaker.wait_s() == 0.5
 
 
-def test_a_call_that_began_before_it_opened_closes_it_when_it_succeeds() -> None:
-    breaker = opened(Script())
+def test_late_success_of_an_earlier_call_closes_the_breaker() -> None:
+    breaker = opened_breaker(ScriptedConditions())
     breaker.record_success()
     assert breaker.allows_call()
 
 
 @pytest.mark.parametrize("chance, pause", [(0.0, 1.0), (0.5, 0.75), (1.0, 0.5)])
-def test_pauses_are_cut_by_up_to_one_half(chance: float, pause: float) -> None:
+def test_pauses_are_shortened_at_random_by_up_to_half(chance: float, pause: float) -> None:
     """Processes that lost the service together must not all return at once."""
-    assert opened(Script(chance=chance)).wait_s() == pytest.approx(pause)
+    assert opened_breaker(ScriptedConditions(chance=chance)).wait_s() == pytest.approx(pause)
 
 
-def test_policies_are_values() -> None:
+def test_breaker_policy_is_comparable_and_has_a_repr() -> None:
     assert BreakerPolicy(failures=3) == BreakerPolicy()
     assert "failures=1" in repr(BreakerPolicy(failures=1))

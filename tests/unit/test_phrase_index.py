@@ -44,7 +44,7 @@ def new_index(*texts: Sequence[int], max_bytes: int = MIB, **options: int) -> Ph
     return index
 
 
-def grown(
+def grown_draft(
     context: Sequence[int],
     *,
     shared: PhraseIndex | None = None,
@@ -60,11 +60,11 @@ def grown(
     return grow(context, budget, shared=shared, own=own, calibration=known, max_leaves=leaves)
 
 
-def first(
+def likeliest_token(
     context: Sequence[int], *, shared: PhraseIndex | None = None, own: PhraseIndex | None = None
 ) -> int:
     """The likeliest next token."""
-    return grown(context, shared=shared, own=own, nodes=1).tree.token_ids[0]
+    return grown_draft(context, shared=shared, own=own, nodes=1).tree.token_ids[0]
 
 
 def leaves_of(tree: DraftTree) -> int:
@@ -121,7 +121,7 @@ def test_drafts_are_valid_trees_within_their_budget(
     own = new_index(own_text, max_bytes=max_bytes)
     shared = new_index(shared_text, max_bytes=max_bytes)
     shared.insert(known)
-    made = grown(
+    made = grown_draft(
         context, shared=shared, own=own, nodes=nodes, depth=depth, least=least, leaves=leaves,
         calibration=calibration,
     )  # fmt: skip
@@ -141,26 +141,26 @@ def test_drafts_are_valid_trees_within_their_budget(
         assert all(later <= earlier + 1e-9 for earlier, later in pairwise(reached))
 
 
-def test_nothing_known_is_no_draft() -> None:
-    assert len(grown((1, 2)).tree) == 0
-    assert len(grown((1, 2), shared=new_index(), own=new_index()).tree) == 0
-    assert len(grown((), own=new_index([1, 2, 3])).tree) == 0
-    assert len(grown((8, 9), own=new_index([1, 2, 3])).tree) == 0
+def test_no_draft_without_known_phrases() -> None:
+    assert len(grown_draft((1, 2)).tree) == 0
+    assert len(grown_draft((1, 2), shared=new_index(), own=new_index()).tree) == 0
+    assert len(grown_draft((), own=new_index([1, 2, 3])).tree) == 0
+    assert len(grown_draft((8, 9), own=new_index([1, 2, 3])).tree) == 0
 
 
-def test_no_branches_allowed_is_no_draft() -> None:
-    assert len(grown((1, 2), own=new_index([1, 2, 3]), leaves=0).tree) == 0
+def test_no_draft_when_no_branches_are_allowed() -> None:
+    assert len(grown_draft((1, 2), own=new_index([1, 2, 3]), leaves=0).tree) == 0
 
 
-def test_whole_numbers_in_a_budget_compile_nothing() -> None:
+def test_integers_in_a_budget_trigger_no_compilation() -> None:
     """Compiling takes seconds, during which both indexes are locked."""
     known = list(cast(Any, growth.grow_into).signatures)
-    assert len(grown((1, 2), own=new_index([1, 2, 3]), least=0).tree) == 1
+    assert len(grown_draft((1, 2), own=new_index([1, 2, 3]), least=0).tree) == 1
     assert len(PhraseSession([1, 2, 3, 1], 8, stop_token_ids={3}).propose([1], AMPLE)) == 2
     assert cast(Any, growth.grow_into).signatures == known
 
 
-def test_nothing_follows_a_stop_token_but_what_is_committed() -> None:
+def test_drafts_end_at_stop_tokens_except_committed_ones() -> None:
     """Impossible continuations used to be promised as nearly certain and never corrected."""
     text = [1, 2, 3, 4, 5] * 6
     session = PhraseSession(text, 16, stop_token_ids={3, 9})
@@ -171,7 +171,7 @@ def test_nothing_follows_a_stop_token_but_what_is_committed() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(texts, texts, st.sets(st.integers(0, VOCABULARY - 1)))
-def test_stop_tokens_take_away_what_is_behind_them_and_nothing_else(
+def test_stop_tokens_remove_only_the_paths_after_them(
     text: list[int], context: list[int], stop_token_ids: set[int]
 ) -> None:
     budget, calibration = DraftBudget(max_nodes=400, max_depth=3), Calibration()
@@ -192,40 +192,40 @@ def test_stop_tokens_take_away_what_is_behind_them_and_nothing_else(
     assert stopped == {path for path in every if not stop_token_ids & set(path[:-1])}
 
 
-def test_the_longest_context_wins_when_it_is_certain() -> None:
+def test_longest_context_wins_when_certain() -> None:
     index = new_index()
     index.insert([Phrase((7, 1, 2), (5,))] * 10 + [Phrase((8, 1, 2), (6,))] * 50)
-    assert first((7, 1, 2), shared=index) == 5
-    assert first((8, 1, 2), shared=index) == 6
-    assert first((9, 1, 2), shared=index) == 6  # unknown: the shorter context decides
+    assert likeliest_token((7, 1, 2), shared=index) == 5
+    assert likeliest_token((8, 1, 2), shared=index) == 6
+    assert likeliest_token((9, 1, 2), shared=index) == 6  # unknown: the shorter context decides
 
 
-def test_a_long_context_that_was_seen_once_is_not_certain() -> None:
+def test_long_context_seen_once_is_not_certain() -> None:
     index = new_index()
     index.insert([Phrase((7, 1, 2), (5,))] + [Phrase((1, 2), (6,))] * 50)
-    assert max(grown((7, 1, 2), shared=index).tree.estimates) < 0.9
+    assert max(grown_draft((7, 1, 2), shared=index).tree.estimates) < 0.9
 
 
 def test_own_text_outweighs_shared_phrases_four_times() -> None:
     own = new_index([1, 2, 5])
     shared = new_index()
     shared.insert([Phrase((1, 2), (6,))] * 3)
-    assert first((1, 2), own=own, shared=shared) == 5
+    assert likeliest_token((1, 2), own=own, shared=shared) == 5
     shared.insert([Phrase((1, 2), (6,))] * 2)
-    assert first((1, 2), own=own, shared=shared) == 6
+    assert likeliest_token((1, 2), own=own, shared=shared) == 6
 
 
-def test_sources_tell_whose_text_it_was() -> None:
+def test_sources_distinguish_own_text_and_shared_phrases() -> None:
     own, shared = new_index([1, 2, 5]), new_index([1, 2, 6])
-    tree = grown((1, 2), own=own, shared=shared, nodes=2, depth=1).tree
+    tree = grown_draft((1, 2), own=own, shared=shared, nodes=2, depth=1).tree
     sources = dict(zip(tree.token_ids, tree.sources, strict=True))
     assert sources == {5: TokenSource.PROMPT_LOOKUP, 6: TokenSource.PHRASE}
 
 
-def test_a_second_guess_ends_the_run_behind_it() -> None:
+def test_second_guess_restarts_the_run() -> None:
     """A second guess is right only if the first one was wrong."""
     index = new_index([1, 2, 5], [1, 2, 5], [1, 3, 6])
-    made = grown((1,), shared=index)
+    made = grown_draft((1,), shared=index)
     runs = dict(zip(made.tree.token_ids, made.runs, strict=True))
     assert runs == {2: 1, 3: 1, 5: 2, 6: 1}
 
@@ -233,27 +233,27 @@ def test_a_second_guess_ends_the_run_behind_it() -> None:
 def test_predictions_count_less_than_text() -> None:
     index = new_index()
     index.insert([Phrase((1,), (6,)), Phrase((1,), (5,), committed=False)])
-    assert first((1,), shared=index) == 6
+    assert likeliest_token((1,), shared=index) == 6
     index.insert([Phrase((1,), (5,), committed=False)] * 2)
-    assert first((1,), shared=index) == 5
+    assert likeliest_token((1,), shared=index) == 5
 
 
-def test_among_equals_the_lower_token_comes_first() -> None:
+def test_lower_token_wins_ties() -> None:
     for order in ([3, 4], [4, 3]):
         index = new_index(half_life_tokens=10**18)
         index.insert([Phrase((1,), (token,)) for token in order])
-        assert first((1,), shared=index) == 3
+        assert likeliest_token((1,), shared=index) == 3
         index = new_index()  # where counts decay, the later one is slightly ahead
         index.insert([Phrase((1,), (token,)) for token in order])
-        assert first((1,), shared=index) == order[1]
+        assert likeliest_token((1,), shared=index) == order[1]
 
 
-def test_what_faded_away_makes_nothing_certain() -> None:
+def test_faded_counts_give_low_scores() -> None:
     """Two faint counts of one context used to make each other certain."""
     index = new_index(half_life_tokens=100)
     index.insert([Phrase((1,), (2,)), Phrase((1,), (3,))])
     index.extend((), [50 + number % 40 for number in range(2100)])
-    assert max(grown((1,), shared=index).scores, default=0.0) < 0.05
+    assert max(grown_draft((1,), shared=index).scores, default=0.0) < 0.05
 
 
 def test_counts_decay() -> None:
@@ -261,23 +261,23 @@ def test_counts_decay() -> None:
     index = new_index(half_life_tokens=100)
     index.insert([Phrase((1, 2), (5,))] * 3)
     index.insert([Phrase((1, 2), (6,))])
-    assert first((1, 2), shared=index) == 5
+    assert likeliest_token((1, 2), shared=index) == 5
     index.extend((), range(100, 1100))
     index.insert([Phrase((1, 2), (6,))])
-    assert first((1, 2), shared=index) == 6
+    assert likeliest_token((1, 2), shared=index) == 6
 
 
-def test_what_was_said_long_ago_is_not_new_because_it_is_said_once_more() -> None:
+def test_decayed_count_is_not_restored_by_one_repetition() -> None:
     # Counting an old continuation once more does not bring back its old counts.
     index = new_index(half_life_tokens=100)
     index.insert([Phrase((1, 2), (5,))] * 8)
     index.extend((), range(100, 2100))
     index.insert([Phrase((1, 2), (token,)) for token in (5, 6, 6, 6)])
-    assert first((1, 2), shared=index) == 6
+    assert likeliest_token((1, 2), shared=index) == 6
 
 
 @pytest.mark.parametrize("max_bytes", [256, 4096])
-def test_eviction_keeps_what_is_counted_again_and_again(max_bytes: int) -> None:
+def test_eviction_keeps_frequently_counted_phrases(max_bytes: int) -> None:
     index = new_index(max_bytes=max_bytes)
     numbers = random.Random(1)
     kept = Phrase((1,), (2,))
@@ -286,41 +286,41 @@ def test_eviction_keeps_what_is_counted_again_and_again(max_bytes: int) -> None:
         noise = Phrase((numbers.randrange(100, 10**6),), (numbers.randrange(10**6),))
         index.insert([noise])
     assert index.evictions > 0
-    assert first((1,), shared=index) == 2
+    assert likeliest_token((1,), shared=index) == 2
     assert index.entries <= max_bytes // 16
 
 
-def test_one_context_keeps_its_best_continuations() -> None:
+def test_context_keeps_its_best_continuations() -> None:
     index = new_index()
     for token in range(20):
         index.insert([Phrase((1,), (token,))] * (2 if token in (3, 4) else 1))
-    tokens = grown((1,), shared=index, nodes=20, depth=1).tree.token_ids
+    tokens = grown_draft((1,), shared=index, nodes=20, depth=1).tree.token_ids
     assert len(tokens) <= MAX_CONTINUATIONS and set(tokens[:2]) == {3, 4}
 
 
-def test_one_context_has_no_more_continuations_than_a_draft_can_use() -> None:
+def test_number_of_continuations_per_context_is_bounded() -> None:
     index = new_index()
     index.insert([Phrase((1,), (token,)) for token in range(MAX_CONTINUATIONS + 3)])
     assert index.entries == MAX_CONTINUATIONS and index.evictions == 3
 
 
-def test_what_is_cleared_is_forgotten() -> None:
+def test_cleared_index_is_empty_and_usable() -> None:
     index = new_index([1, 2, 3])
     index.clear()
-    assert index.entries == 0 and len(grown((1, 2), shared=index).tree) == 0
+    assert index.entries == 0 and len(grown_draft((1, 2), shared=index).tree) == 0
     index.extend((), [1, 2, 4])
-    assert first((1, 2), shared=index) == 4
+    assert likeliest_token((1, 2), shared=index) == 4
 
 
 @given(texts, st.integers(0, 60))
 @settings(max_examples=50, deadline=None)
-def test_a_text_may_come_in_pieces(text: list[int], cut: int) -> None:
+def test_text_in_pieces_gives_the_same_index(text: list[int], cut: int) -> None:
     whole, pieces = new_index(text), new_index(text[:cut])
     pieces.extend(text[:cut], text[cut:])
-    assert grown(text, own=whole) == grown(text, own=pieces)
+    assert grown_draft(text, own=whole) == grown_draft(text, own=pieces)
 
 
-def test_memory_that_was_let_go_meanwhile_is_not_taken_again_to_clear_it() -> None:
+def test_clear_does_not_reallocate_released_memory() -> None:
     index = new_index([1, 2, 3])
 
     class LetsGo(contextlib.nullcontext[None]):
@@ -332,10 +332,10 @@ def test_memory_that_was_let_go_meanwhile_is_not_taken_again_to_clear_it() -> No
     assert index.bytes == 0
 
 
-def test_prompt_lookup_copies_on_from_an_earlier_place() -> None:
+def test_prompt_lookup_copies_from_an_earlier_occurrence() -> None:
     """With a single branch and own text only, the index is prompt lookup."""
     text = [*range(50), 10, 11, 12]
-    tree = grown(text, own=new_index(text), leaves=1, nodes=6).tree
+    tree = grown_draft(text, own=new_index(text), leaves=1, nodes=6).tree
     assert tree.token_ids == (13, 14, 15, 16, 17, 18)
     assert tree.parents == (ROOT, 0, 1, 2, 3, 4)
     assert set(tree.sources) == {TokenSource.PROMPT_LOOKUP}
@@ -343,7 +343,7 @@ def test_prompt_lookup_copies_on_from_an_earlier_place() -> None:
 
 def test_prompt_lookup_follows_the_longest_match() -> None:
     text = [1, 2, 3, 7, 7, 5, 2, 3, 8, 8, 6, 1, 2, 3]
-    assert grown(text, own=new_index(text), leaves=1, nodes=2).tree.token_ids == (7, 7)
+    assert grown_draft(text, own=new_index(text), leaves=1, nodes=2).tree.token_ids == (7, 7)
 
 
 FRESH = """
@@ -356,7 +356,7 @@ def sample() -> str:
     """A draft after a text with many ties, from an index that had to evict entries."""
     numbers = random.Random(5)
     text = [numbers.randrange(8) for _ in range(3000)]
-    return repr(grown(text, shared=new_index(text, max_bytes=16384), nodes=16))
+    return repr(grown_draft(text, shared=new_index(text, max_bytes=16384), nodes=16))
 
 
 def run_fresh(code: str, **environment: str) -> str:
@@ -373,7 +373,7 @@ def run_fresh(code: str, **environment: str) -> str:
 
 
 @pytest.mark.parametrize("seed", ["0", "1"])
-def test_another_process_drafts_the_same(seed: str) -> None:
+def test_another_process_makes_the_same_draft(seed: str) -> None:
     """Replicas that read the same log agree: nothing depends on Python's hash()."""
     assert run_fresh(FRESH, PYTHONHASHSEED=seed) == sample()
 

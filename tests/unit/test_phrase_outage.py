@@ -15,11 +15,11 @@ POLICY = BreakerPolicy(failures=1)
 LOST, BACK = "phrase log lost", "phrase log back"
 
 
-def nothing() -> None:
+def succeed() -> None:
     """A call that succeeds."""
 
 
-def failing(link: Link, error: Exception) -> None:
+def fail_on(link: Link, error: Exception) -> None:
     def call() -> None:
         raise error
 
@@ -33,7 +33,7 @@ def failing(link: Link, error: Exception) -> None:
         (LogRefused("read only"), [LOST]),
     ],
 )
-def test_what_was_refused_is_not_back_because_it_can_be_read(
+def test_successful_reads_do_not_end_a_write_outage(
     monkeypatch: pytest.MonkeyPatch, error: Exception, events: list[str]
 ) -> None:
     """The writer has had nothing to write for a long time."""
@@ -43,26 +43,26 @@ def test_what_was_refused_is_not_back_because_it_can_be_read(
         Link(LinkFigures(), POLICY, outage, task) for task in ("write", "read", "write")
     )
     with capture_logs() as lines:
-        failing(writer, error)
-        reader.try_call(nothing)
+        fail_on(writer, error)
+        reader.try_call(succeed)
         assert [line["event"] for line in lines] == events
-        another.try_call(nothing)
+        another.try_call(succeed)
     assert [line["event"] for line in lines] == [LOST, BACK]
 
 
 @pytest.mark.parametrize("answer", [LogDenied("another password"), LogRefused("read only")])
-def test_why_the_log_refuses_is_told_behind_a_mere_outage(answer: Exception) -> None:
+def test_refusal_after_a_connection_outage_is_logged(answer: Exception) -> None:
     """A restarted server with another password first only closed a connection."""
     outage = Outage()
     links = [Link(LinkFigures(), POLICY, outage, "read") for _ in range(4)]
     errors = [LogUnavailable("closed"), LogUnavailable("gone"), answer, answer]
     with capture_logs() as lines:
         for link, error in zip(links, errors, strict=True):
-            failing(link, error)
+            fail_on(link, error)
     assert [(line["event"], line["reason"]) for line in lines] == [
         (LOST, "closed"),
         (LOST, str(answer)),
     ]
     with capture_logs() as lines:
-        failing(Link(LinkFigures(), POLICY, Outage(), "read"), answer)
+        fail_on(Link(LinkFigures(), POLICY, Outage(), "read"), answer)
     assert len(lines) == 1

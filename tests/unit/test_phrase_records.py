@@ -50,21 +50,21 @@ def compiled() -> None:
     warm_up()
 
 
-def sealed(header: bytes, body: bytes) -> bytes:
+def with_checksum(header: bytes, body: bytes) -> bytes:
     """Any content with a correct checksum."""
     return header + struct.pack("<I", zlib.crc32(body, zlib.crc32(header))) + body
 
 
 @settings(deadline=None)
 @given(origins, batches)
-def test_what_is_encoded_comes_back(origin: int, known: list[Phrase]) -> None:
+def test_encoded_phrases_round_trip(origin: int, known: list[Phrase]) -> None:
     assert all(is_recordable(phrase) for phrase in known)
     assert decode(encode(origin, known)) == Batch(origin, tuple(known))
 
 
 @given(st.lists(phrases_over(narrow), max_size=4), st.integers(0, 700))
 @settings(max_examples=20, deadline=None)
-def test_many_phrases_take_as_few_records_as_hold_them(some: list[Phrase], count: int) -> None:
+def test_phrases_are_packed_into_as_few_records_as_possible(some: list[Phrase], count: int) -> None:
     known = [Phrase((), (number,)) for number in range(count)] + some
     records = list(encode_all(1, known))
     decoded = [decode(record) for record in records]
@@ -78,20 +78,20 @@ def test_small_vocabularies_take_two_bytes_a_token() -> None:
     assert len(large) - len(small) == 72 * 2
 
 
-def test_cleared_says_that_all_before_is_void() -> None:
+def test_cleared_record_round_trips() -> None:
     batch = decode(encode_cleared(9))
     assert batch == Batch(9, (), cleared=True)
 
 
 @pytest.mark.parametrize("record", [SAMPLE, encode_cleared(9)], ids=["phrases", "cleared"])
-def test_no_truncation_passes(record: bytes) -> None:
+def test_truncated_record_is_rejected(record: bytes) -> None:
     assert all(decode(record[:length]) is None for length in range(len(record)))
     assert decode(record + b"\0") is None
 
 
 @settings(deadline=None)
 @given(origins, batches, st.data())
-def test_no_truncation_of_any_batch_passes(
+def test_truncated_record_of_any_batch_is_rejected(
     origin: int, known: list[Phrase], data: st.DataObject
 ) -> None:
     record = encode(origin, known)
@@ -99,7 +99,7 @@ def test_no_truncation_of_any_batch_passes(
 
 
 @pytest.mark.parametrize("record", [SAMPLE, encode_cleared(9)], ids=["phrases", "cleared"])
-def test_no_flipped_bit_changes_a_phrase(record: bytes) -> None:
+def test_flipped_bits_never_change_a_phrase(record: bytes) -> None:
     for place in range(8 * len(record)):
         damaged = bytearray(record)
         damaged[place // 8] ^= 1 << place % 8
@@ -107,9 +107,9 @@ def test_no_flipped_bit_changes_a_phrase(record: bytes) -> None:
 
 
 @pytest.mark.parametrize("version", [0, VERSION + 1, 255])
-def test_other_versions_are_not_read_even_where_the_checksum_fits(version: int) -> None:
-    assert decode(sealed(bytes([version]) + SAMPLE[1:12], SAMPLE[16:])) is None
-    assert decode(sealed(SAMPLE[:12], SAMPLE[16:])) is not None
+def test_other_versions_are_rejected_despite_a_valid_checksum(version: int) -> None:
+    assert decode(with_checksum(bytes([version]) + SAMPLE[1:12], SAMPLE[16:])) is None
+    assert decode(with_checksum(SAMPLE[:12], SAMPLE[16:])) is not None
 
 
 record_lists = st.lists(st.tuples(st.integers(0, 3), batches | st.none()), max_size=6)
@@ -117,7 +117,7 @@ record_lists = st.lists(st.tuples(st.integers(0, 3), batches | st.none()), max_s
 
 @settings(deadline=None)
 @given(record_lists, st.sets(st.integers(0, 3), max_size=2))
-def test_many_records_are_read_as_one_by_one(
+def test_batched_decoding_matches_one_by_one(
     sent: list[tuple[int, list[Phrase] | None]], known: set[int]
 ) -> None:
     """None stands for a clearing: everything before it is void, whoever sent it."""
@@ -136,7 +136,7 @@ def test_many_records_are_read_as_one_by_one(
     assert list(phrases_of(unpacked.runs)) == expected
 
 
-def test_predictions_count_less_than_text_in_other_processes_too() -> None:
+def test_predictions_from_the_log_count_less_than_text() -> None:
     index = PhraseIndex(max_bytes=1 << 16)
     said = [Phrase((1,), (6,)), Phrase((1,), (5,), committed=False)]
     count_into(index, unpack([encode(1, said)]).runs)
@@ -146,7 +146,7 @@ def test_predictions_count_less_than_text_in_other_processes_too() -> None:
     assert made.tree.token_ids == (6,)
 
 
-def rounds_of(text: list[int], lengths: list[int]) -> list[Phrase]:
+def phrases_of_rounds(text: list[int], lengths: list[int]) -> list[Phrase]:
     """The phrases of a request with these round lengths: its text, and wrong branches."""
     said: list[Phrase] = []
     end = 0
@@ -161,11 +161,13 @@ def rounds_of(text: list[int], lengths: list[int]) -> list[Phrase]:
 
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=20), st.data())
-def test_rounds_of_a_request_are_one_run(lengths: list[int], data: st.DataObject) -> None:
+def test_rounds_of_a_request_are_joined_into_one_run(
+    lengths: list[int], data: st.DataObject
+) -> None:
     """An index learns the same from it: followers of the log count what the writer counted."""
     count = sum(lengths)
     text = data.draw(st.lists(st.integers(0, 5), min_size=count, max_size=count))
-    apart = rounds_of(text, lengths)
+    apart = phrases_of_rounds(text, lengths)
     together = joined(apart)
     runs = [phrase for phrase in together if phrase.committed]
     assert [token for run in runs for token in run.tokens] == text
@@ -182,7 +184,7 @@ def test_rounds_of_a_request_are_one_run(lengths: list[int], data: st.DataObject
     assert (one.table.words == other.table.words).all()
 
 
-def test_only_what_goes_on_is_joined() -> None:
+def test_only_consecutive_phrases_are_joined() -> None:
     said = [Phrase((1, 2), (3,)), Phrase((9,), (9,)), Phrase((1, 2, 3), (4,))]
     assert joined(said) == said  # other text came in between
     assert joined([Phrase((), (3,)), Phrase((3,), (4,))]) == [Phrase((), (3, 4))]
@@ -191,16 +193,16 @@ def test_only_what_goes_on_is_joined() -> None:
     assert joined([]) == []
 
 
-def test_nothing_may_stand_behind_the_last_phrase() -> None:
+def test_trailing_bytes_after_the_last_phrase_are_rejected() -> None:
     # Extra bytes after the last phrase make a record invalid.
-    assert decode(sealed(SAMPLE[:12], SAMPLE[16:] + bytes(4))) is None
+    assert decode(with_checksum(SAMPLE[:12], SAMPLE[16:] + bytes(4))) is None
 
 
 @settings(max_examples=500, deadline=None)
 @given(
     st.binary(max_size=80)
     | st.builds(
-        sealed,
+        with_checksum,
         st.builds(
             struct.Struct("<BBHQ").pack,
             st.just(VERSION), st.integers(0, 4), st.integers(0, 3), origins,
@@ -208,7 +210,7 @@ def test_nothing_may_stand_behind_the_last_phrase() -> None:
         st.binary(max_size=40),
     )
 )  # fmt: skip
-def test_whatever_a_stranger_writes_is_refused_or_sound(record: bytes) -> None:
+def test_arbitrary_bytes_are_rejected_or_decode_to_valid_phrases(record: bytes) -> None:
     """A checksum is not a signature: what passes must still be within the limits."""
     batch = decode(record)
     assert batch is None or all(is_recordable(phrase) for phrase in batch.phrases)
@@ -226,5 +228,5 @@ def test_whatever_a_stranger_writes_is_refused_or_sound(record: bytes) -> None:
         Phrase((TOKEN_LIMIT,), (1,)),
     ],
 )
-def test_what_no_record_can_hold_is_told(phrase: Phrase) -> None:
+def test_unrecordable_phrases_are_recognized(phrase: Phrase) -> None:
     assert not is_recordable(phrase)

@@ -18,17 +18,17 @@ from phrase_store.store import DraftsFrom, PhraseStore
 AMPLE = DraftBudget(max_nodes=8, max_depth=8)
 
 
-def own(session: PhraseSession) -> PhraseIndex:
+def own_index(session: PhraseSession) -> PhraseIndex:
     assert session._own is not None
     return session._own
 
 
-def test_a_first_text_is_counted_in_pieces_as_if_at_once() -> None:
+def test_first_text_counted_in_pieces_gives_the_same_index() -> None:
     """A prompt of 128k tokens used to be counted before admission, which blocked everything."""
     random.seed(4)
     text, prediction = random.choices(range(40), k=1300), random.choices(range(40), k=600)
     waiting = [PhraseSession(text, 16, prediction=prediction) for _ in range(3)]
-    table = own(waiting[0]).table
+    table = own_index(waiting[0]).table
     assert not table.words.any()
     seen = [int(table.state[0]) for _ in waiting[0].index_steps()]
     assert seen == [512, 600, 1112, 1624, 1900]  # the clock: one tick per token
@@ -38,10 +38,10 @@ def test_a_first_text_is_counted_in_pieces_as_if_at_once() -> None:
     whole.extend((), text)
     for session in waiting:  # the last two count the rest for their first draft
         assert len(session.propose(text, AMPLE)) == 8
-        assert (own(session).table.words == whole.table.words).all()
+        assert (own_index(session).table.words == whole.table.words).all()
 
 
-def test_what_comes_after_a_first_text_is_counted_behind_it() -> None:
+def test_later_text_is_counted_after_the_first_text() -> None:
     """If it comes before the first text has been counted, the rest of that is counted first."""
     text = [1, 2, 3, 1, 2, 4] * 200
     sessions = [PhraseSession(text, 16) for _ in range(2)]
@@ -50,12 +50,12 @@ def test_what_comes_after_a_first_text_is_counted_behind_it() -> None:
         session.extend(text, [1, 2])
         session.insert([Phrase((2,), (5,))])
     drafts = [session.propose([*text, 1, 2], AMPLE) for session in sessions]
-    words = [own(session).table.words for session in sessions]
+    words = [own_index(session).table.words for session in sessions]
     assert all(draft == drafts[0] for draft in drafts)
     assert all((word == words[0]).all() for word in words)
 
 
-def test_nothing_follows_a_stop_token_that_somebody_else_drafted() -> None:
+def test_no_proposal_after_a_stop_token_drafted_by_another_source() -> None:
     """A stop token in the prompt, at the end of a turn, is followed by the next turn."""
     session = PhraseSession([5, 9, 1, 2] * 4, 16, stop_token_ids={9})
     assert len(session.propose([5], AMPLE, drafted=[9])) == 0
@@ -64,7 +64,7 @@ def test_nothing_follows_a_stop_token_that_somebody_else_drafted() -> None:
 
 
 @pytest.mark.parametrize("harvests", [True, False])
-def test_what_the_target_says_on_a_rejected_branch_is_drafted_from(harvests: bool) -> None:
+def test_predictions_on_rejected_branches_are_drafted_from(harvests: bool) -> None:
     """Both the request and those that it teaches draft from it, unless this is switched off."""
     taught: list[Phrase] = []
     session = PhraseSession(
@@ -84,7 +84,7 @@ def store() -> Iterator[PhraseStore]:
     opened.close()
 
 
-def test_a_long_text_takes_bounded_memory() -> None:
+def test_memory_of_a_long_text_is_bounded() -> None:
     """Unbounded, 120,000 tokens took 31 MiB; 256 such requests exceeded the memory."""
     text = [token % 50_000 for token in range(120_000)]
     session = PhraseSession(text, 8192, prediction=text)
@@ -98,7 +98,7 @@ def test_a_long_text_takes_bounded_memory() -> None:
     ("scope", "own_text"),
     [(PhraseScope.OFF, True), (PhraseScope.PRIVATE, False), (PhraseScope.SHARED, False)],
 )
-def test_a_text_that_is_not_drafted_from_is_not_counted(
+def test_text_that_is_not_drafted_from_is_not_indexed(
     store: PhraseStore, scope: PhraseScope, own_text: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such a text used to be indexed, 8 MiB for 32k tokens, although nothing read the index."""
@@ -125,7 +125,7 @@ def test_a_text_that_is_not_drafted_from_is_not_counted(
 
 
 @pytest.mark.parametrize("judged", [True, False], ids=["judged", "of a drafter"])
-def test_queries_are_counted_also_where_nobody_says_what_came_of_them(judged: bool) -> None:
+def test_queries_are_counted_without_a_verdict(judged: bool) -> None:
     """The drafter proposes and learns, but never judges."""
 
     def counted() -> tuple[float, float]:
@@ -144,7 +144,7 @@ def test_queries_are_counted_also_where_nobody_says_what_came_of_them(judged: bo
     assert counted() == (queries + 2, hits + 1)
 
 
-def test_nothing_is_counted_where_the_memory_was_let_go() -> None:
+def test_index_with_released_memory_counts_nothing() -> None:
     """Whoever still holds the index would otherwise write beyond its table."""
     index = PhraseIndex(max_bytes=1 << 14)
     index.extend((), [1, 2, 3])
@@ -157,23 +157,23 @@ def test_nothing_is_counted_where_the_memory_was_let_go() -> None:
 LOOP = [1, 2, 3, 4] * 8
 
 
-def judged(session: PhraseSession, emitted: Sequence[int]) -> float:
+def trials_after_judging(session: PhraseSession, emitted: Sequence[int]) -> float:
     """The trials counted for the last proposals once the text continued with `emitted`."""
     session.judge(emitted)
     session.learn(LOOP, EMPTY_TREE, Verdict((), tuple(emitted), emitted[0]))
     return sum(session._calibration.trials)
 
 
-def test_what_was_proposed_behind_drafted_tokens_is_judged_where_they_came_true() -> None:
+def test_proposals_after_drafted_tokens_are_judged_if_those_were_accepted() -> None:
     for emitted, counts in (([1, 2, 3], True), ([9, 2, 3], False)):
         session = PhraseSession(LOOP, 16)
         assert session.propose(LOOP, AMPLE, drafted=[1]).token_ids[:2] == (2, 3)
-        assert (judged(session, emitted) > 0) == counts
+        assert (trials_after_judging(session, emitted) > 0) == counts
 
 
-def test_only_the_last_proposal_behind_the_text_is_judged() -> None:
+def test_only_the_last_proposal_after_the_text_is_judged() -> None:
     """An earlier one may have been for a budget that has changed."""
     once, twice = PhraseSession(LOOP, 16), PhraseSession(LOOP, 16)
     for session in (once, twice, twice):
         session.propose(LOOP, AMPLE)
-    assert judged(once, [1, 2]) == judged(twice, [1, 2]) > 0
+    assert trials_after_judging(once, [1, 2]) == trials_after_judging(twice, [1, 2]) > 0

@@ -39,7 +39,7 @@ CHAT = [1 + 7 * place % 90 for place in range(60)]
 OTHER = [1 + 11 * place % 90 for place in range(60)]
 
 
-def same(said: Tensor, wanted: Tensor) -> bool:
+def same_logits(said: Tensor, wanted: Tensor) -> bool:
     """Equality bit for bit, if a row does not depend on what is computed beside it."""
     if cpu_linear.UNIT is None:
         return torch.allclose(said, wanted, atol=1e-5)
@@ -52,14 +52,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
 
 
 @pytest.fixture(autouse=True)
-def forgotten(model: LanguageModel) -> None:
+def emptied_slots(model: LanguageModel) -> None:
     """Removes the texts of other tests from the slots."""
     slots = [model.acquire() for _ in range(model.cache.free_slots)]
     for slot in slots:
         model.cache.release(slot)
 
 
-def speak(model: LanguageModel, slot: Slot, text: Sequence[int]) -> Task[Tensor]:
+def logits_task(model: LanguageModel, slot: Slot, text: Sequence[int]) -> Task[Tensor]:
     """The logits after a text, computed as a service does."""
     yield from prefill(model, slot, text, chunk_tokens=CHUNK)
     tail = text[slot.length :]
@@ -79,82 +79,86 @@ def run(task: Task[Tensor]) -> tuple[Tensor, int]:
         computed += wish.rows
 
 
-def opened(model: LanguageModel, text: list[int], group: str | None = "") -> Slot:
+def open_slot(model: LanguageModel, text: list[int], group: str | None = "") -> Slot:
     slot = model.acquire(None if group is None else Text(text, group))
     slot.follow(text)
     return slot
 
 
-def said(model: LanguageModel, text: list[int], group: str | None = "") -> tuple[Tensor, int]:
+def compute(model: LanguageModel, text: list[int], group: str | None = "") -> tuple[Tensor, int]:
     """The logits after a text, and the tokens computed for them, in a session of its own."""
-    slot = opened(model, text, group)
+    slot = open_slot(model, text, group)
     try:
-        return run(speak(model, slot, text))
+        return run(logits_task(model, slot, text))
     finally:
         model.cache.release(slot)
 
 
-def test_the_next_turn_of_a_chat_goes_on_in_its_slot(model: LanguageModel) -> None:
-    first = opened(model, CHAT[:40])
-    run(speak(model, first, CHAT[:40]))
+def test_next_turn_of_a_chat_continues_in_its_slot(model: LanguageModel) -> None:
+    first = open_slot(model, CHAT[:40])
+    run(logits_task(model, first, CHAT[:40]))
     model.cache.release(first)
-    said(model, OTHER)  # takes an empty slot, another one
-    wanted, all_of_it = said(model, CHAT, None)
+    compute(model, OTHER)  # takes an empty slot, another one
+    wanted, all_of_it = compute(model, CHAT, None)
     assert all_of_it == len(CHAT)
-    second = opened(model, CHAT)
+    second = open_slot(model, CHAT)
     assert second.index == first.index and second.length == second.shared == 40
-    logits, computed = run(speak(model, second, CHAT))
+    logits, computed = run(logits_task(model, second, CHAT))
     model.cache.release(second)
-    assert computed == len(CHAT) - 40 and same(logits, wanted)
+    assert computed == len(CHAT) - 40 and same_logits(logits, wanted)
 
 
-def test_a_running_sessions_beginning_is_copied(model: LanguageModel) -> None:
-    first = opened(model, CHAT)
-    run(speak(model, first, CHAT))
+def test_prefix_of_a_running_session_is_copied(model: LanguageModel) -> None:
+    first = open_slot(model, CHAT)
+    run(logits_task(model, first, CHAT))
     text = CHAT[:30] + OTHER[:10]
-    logits, computed = said(model, text)
-    assert computed == 10 and same(logits, said(model, text, None)[0])
-    assert same(run(speak(model, first, [*CHAT, 3]))[0], said(model, [*CHAT, 3], None)[0])
+    logits, computed = compute(model, text)
+    assert computed == 10 and same_logits(logits, compute(model, text, None)[0])
+    assert same_logits(
+        run(logits_task(model, first, [*CHAT, 3]))[0], compute(model, [*CHAT, 3], None)[0]
+    )
     model.cache.release(first)
 
 
-def test_a_common_beginning_outlives_what_followed_it(model: LanguageModel) -> None:
+def test_request_with_a_short_common_prefix_leaves_the_text_in_place(model: LanguageModel) -> None:
     """A request that shares less than half of a text leaves that text as it was."""
-    said(model, CHAT)
+    compute(model, CHAT)
     for place in range(2):  # as many slots as are left
-        assert said(model, CHAT[:20] + OTHER[place : place + 30])[1] == 30
-    assert said(model, [*CHAT, 5])[1] == 1
+        assert compute(model, CHAT[:20] + OTHER[place : place + 30])[1] == 30
+    assert compute(model, [*CHAT, 5])[1] == 1
 
 
 @pytest.mark.parametrize("groups", [("", "another"), ("", None), (None, ""), (None, None)])
-def test_groups_do_not_share(model: LanguageModel, groups: tuple[str | None, str | None]) -> None:
-    said(model, CHAT, groups[0])
-    assert said(model, [*CHAT, 5], groups[1])[1] == len(CHAT) + 1
+def test_groups_do_not_share_prefixes(
+    model: LanguageModel, groups: tuple[str | None, str | None]
+) -> None:
+    compute(model, CHAT, groups[0])
+    assert compute(model, [*CHAT, 5], groups[1])[1] == len(CHAT) + 1
 
 
-def test_a_reader_gives_nothing(model: LanguageModel) -> None:
+def test_read_only_session_shares_no_rows(model: LanguageModel) -> None:
     # A read-only text copies from others, but nothing is copied from it.
-    said(model, CHAT)
-    said(model, OTHER)
+    compute(model, CHAT)
+    compute(model, OTHER)
     text = [*CHAT, *OTHER[:MIN_SHARED_TOKENS]]
     reader = model.acquire(Text(text, "", read_only=True))
-    assert run(speak(model, reader, text))[1] == MIN_SHARED_TOKENS
-    longer = opened(model, text + OTHER)
+    assert run(logits_task(model, reader, text))[1] == MIN_SHARED_TOKENS
+    longer = open_slot(model, text + OTHER)
     assert not computes_for(reader, longer)
-    assert run(speak(model, longer, text + OTHER))[1] == MIN_SHARED_TOKENS + len(OTHER)
+    assert run(logits_task(model, longer, text + OTHER))[1] == MIN_SHARED_TOKENS + len(OTHER)
     for slot in (reader, longer):
         model.cache.release(slot)
     assert reader not in model.cache.kept_slots()
 
 
-def test_a_text_that_is_there_is_run_but_for_its_last_token(model: LanguageModel) -> None:
+def test_cached_text_is_computed_only_for_its_last_token(model: LanguageModel) -> None:
     # Only the last token is computed again, because its logits are needed.
-    wanted = said(model, CHAT)[0]
-    again, computed = said(model, CHAT)
-    assert computed == 1 and same(again, wanted)
+    wanted = compute(model, CHAT)[0]
+    again, computed = compute(model, CHAT)
+    assert computed == 1 and same_logits(again, wanted)
 
 
-def out_of_memory(*_: object) -> NoReturn:
+def raise_out_of_memory(*_: object) -> NoReturn:
     raise RuntimeError("out of memory")
 
 
@@ -167,7 +171,7 @@ def out_of_memory(*_: object) -> NoReturn:
     ],
     ids=["laid out", "prepared", "in one call"],
 )
-def test_rows_that_a_failed_forward_did_not_compute_are_nobodys(
+def test_rows_of_a_failed_forward_are_not_shared(
     model: LanguageModel, monkeypatch: pytest.MonkeyPatch, fails: str, alone: bool, first: int
 ) -> None:
     """Rows count in the slot before they are computed; sharing them would give nonsense."""
@@ -183,23 +187,23 @@ def test_rows_that_a_failed_forward_did_not_compute_are_nobodys(
     slot = model.acquire(request.text())
     session = VerifierSession(model, slot, request, is_alone=lambda: alone)
     with monkeypatch.context() as broken, pytest.raises(RuntimeError, match="out of memory"):
-        broken.setattr(fails, out_of_memory)
-        at_once([verify(session, EMPTY_TREE, chunk_tokens=len(text))])
+        broken.setattr(fails, raise_out_of_memory)
+        run_together([verify(session, EMPTY_TREE, chunk_tokens=len(text))])
     assert (slot.length, slot.pending) == (0, 0)
     model.cache.release(slot)
-    logits, computed = said(model, [*text, 5])
-    assert computed == len(text) + 1 and same(logits, said(model, [*text, 5], None)[0])
+    logits, computed = compute(model, [*text, 5])
+    assert computed == len(text) + 1 and same_logits(logits, compute(model, [*text, 5], None)[0])
 
 
-def test_little_is_computed_rather_than_copied(model: LanguageModel) -> None:
+def test_short_prefix_is_computed_rather_than_copied(model: LanguageModel) -> None:
     # Fewer than MIN_SHARED_TOKENS tokens are computed, not copied.
-    said(model, CHAT)
-    assert said(model, CHAT[: MIN_SHARED_TOKENS - 1] + OTHER)[1] == MIN_SHARED_TOKENS - 1 + len(
+    compute(model, CHAT)
+    assert compute(model, CHAT[: MIN_SHARED_TOKENS - 1] + OTHER)[1] == MIN_SHARED_TOKENS - 1 + len(
         OTHER
     )
 
 
-def counted(model: LanguageModel, patch: pytest.MonkeyPatch) -> list[int]:
+def recorded_forward_rows(model: LanguageModel, patch: pytest.MonkeyPatch) -> list[int]:
     """The number of rows of every forward pass from now on."""
     sizes: list[int] = []
     forward = model.forward
@@ -212,7 +216,7 @@ def counted(model: LanguageModel, patch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-def at_once(tasks: Sequence[Task[T]]) -> list[T]:
+def run_together(tasks: Sequence[Task[T]]) -> list[T]:
     """The results of tasks that all wait before the engine's first forward pass."""
     engine, together = Engine(), threading.Event()
     try:
@@ -224,19 +228,19 @@ def at_once(tasks: Sequence[Task[T]]) -> list[T]:
         engine.stop()
 
 
-def test_a_burst_computes_its_common_beginning_once(
+def test_burst_computes_its_common_prefix_once(
     model: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Waiting prompts copy what others have computed since; none computes what another computes."""
     texts = [CHAT[:48] + [3, 4 + index] for index in range(3)]
-    wanted = [said(model, text, None)[0] for text in texts]
-    slots = [opened(model, text, "burst") for text in texts]
-    sizes = counted(model, monkeypatch)
+    wanted = [compute(model, text, None)[0] for text in texts]
+    slots = [open_slot(model, text, "burst") for text in texts]
+    sizes = recorded_forward_rows(model, monkeypatch)
     pairs = zip(slots, texts, strict=True)
-    answers = at_once([speak(model, slot, text) for slot, text in pairs])
+    answers = run_together([logits_task(model, slot, text) for slot, text in pairs])
     for slot in slots:
         model.cache.release(slot)
-    assert all(map(same, answers, wanted))
+    assert all(map(same_logits, answers, wanted))
     assert sum(sizes) <= len(texts[0]) + 2 * CHUNK  # not three times as many
 
 
@@ -245,7 +249,7 @@ def test_choices_of_one_prompt_compute_it_once(
     model: LanguageModel, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
     """Even if the prompt is run with the first verification."""
-    sizes = counted(model, monkeypatch)
+    sizes = recorded_forward_rows(model, monkeypatch)
     requests = [
         SessionRequest(
             session_id="", token_ids=tuple(CHAT), prompt_length=len(CHAT), prefix_group="",
@@ -254,16 +258,16 @@ def test_choices_of_one_prompt_compute_it_once(
         for seed in range(3)
     ]  # fmt: skip
     sessions = [VerifierSession(model, model.acquire(one.text()), one) for one in requests]
-    verdicts = at_once([verify(one, EMPTY_TREE, chunk_tokens=chunk) for one in sessions])
+    verdicts = run_together([verify(one, EMPTY_TREE, chunk_tokens=chunk) for one in sessions])
     for one in sessions:
         model.cache.release(one.slot)
     assert sum(sizes) <= len(CHAT) + 2 * (1 + CHUNK)
-    logits = said(model, CHAT, None)[0]
+    logits = compute(model, CHAT, None)[0]
     alone = [request.sampler(model).choose(logits, [len(CHAT)], [[]]) for request in requests]
     assert [verdict.emitted_token_ids for verdict in verdicts] == list(map(tuple, alone))
 
 
-def test_memory_is_not_touched_without_end_for_texts_that_are_kept() -> None:
+def test_memory_touched_for_kept_texts_is_bounded() -> None:
     """On a CPU, a slot takes memory once it is written to, and never returns it."""
     shape = CacheShape(layers=1, slots=8, kv_heads=1, rows=64, head_dim=2)
     for limit, wanted in ((None, 8), (60, 3), (1, 1)):
@@ -279,7 +283,7 @@ def test_memory_is_not_touched_without_end_for_texts_that_are_kept() -> None:
     assert len({slot.index for slot in busy}) == 8  # a session that needs a slot gets one
 
 
-def test_only_rows_that_were_copied_are_said_to_be_shared() -> None:
+def test_only_copied_rows_count_as_shared() -> None:
     shape = CacheShape(layers=1, slots=2, kv_heads=1, rows=64, head_dim=2)
     cache = KVCache(shape, dtype=torch.float32, device=torch.device("cpu"))
     one, other = (acquire(cache, 4, Text(CHAT, "")) for _ in range(2))
@@ -288,7 +292,7 @@ def test_only_rows_that_were_copied_are_said_to_be_shared() -> None:
     assert (other.length, other.shared) == (40, 35)
 
 
-def test_nobody_waits_for_one_that_gives_nothing() -> None:
+def test_no_session_waits_for_a_read_only_session() -> None:
     # No session waits for a read-only one to compute their common prefix.
     shape = CacheShape(layers=1, slots=2, kv_heads=1, rows=64, head_dim=2)
     cache = KVCache(shape, dtype=torch.float32, device=torch.device("cpu"))
@@ -297,11 +301,11 @@ def test_nobody_waits_for_one_that_gives_nothing() -> None:
     assert computes_for(giver, reader) and not computes_for(reader, giver)
 
 
-def test_who_computes_for_whom(model: LanguageModel) -> None:
-    slots = [opened(model, text) for text in (CHAT, [*CHAT[:40], 5], OTHER)]
+def test_computes_for_holds_for_sessions_with_a_missing_common_prefix(model: LanguageModel) -> None:
+    slots = [open_slot(model, text) for text in (CHAT, [*CHAT[:40], 5], OTHER)]
     assert computes_for(slots[0], slots[1]) and computes_for(slots[1], slots[0])
     assert not computes_for(slots[0], slots[2])
-    run(speak(model, slots[0], CHAT))
+    run(logits_task(model, slots[0], CHAT))
     assert not computes_for(slots[0], slots[1])  # it is already there, to be copied
     copy_shared_prefix(slots[1], 30)
     assert slots[1].length == 30
@@ -311,17 +315,17 @@ def test_who_computes_for_whom(model: LanguageModel) -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
-def test_whatever_is_shared_the_words_are_the_same(
-    model: LanguageModel, data: st.DataObject
-) -> None:
+def test_logits_do_not_depend_on_shared_prefixes(model: LanguageModel, data: st.DataObject) -> None:
     running: list[Slot] = []
     try:
         for _ in range(data.draw(st.integers(2, 6))):
             beginning = data.draw(st.sampled_from([CHAT, OTHER]))[: data.draw(st.integers(1, 60))]
             text = beginning + data.draw(st.lists(st.integers(1, 90), max_size=20))
-            running.append(opened(model, text, data.draw(st.sampled_from(["", "another", None]))))
-            logits, _ = run(speak(model, running[-1], text))
-            assert same(logits, said(model, text, None)[0])
+            running.append(
+                open_slot(model, text, data.draw(st.sampled_from(["", "another", None])))
+            )
+            logits, _ = run(logits_task(model, running[-1], text))
+            assert same_logits(logits, compute(model, text, None)[0])
             if len(running) == 2 or data.draw(st.booleans()):
                 model.cache.release(running.pop(data.draw(st.integers(0, len(running) - 1))))
     finally:

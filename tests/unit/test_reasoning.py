@@ -29,7 +29,7 @@ from tests.support.marks import chat_message, in_pieces, tokenizer_with
 OWN = Tokenizer(bundled_model("verifier"))
 
 
-def read(pieces: list[str], *, opened: bool, marks: Marks = THINK) -> tuple[str, str]:
+def read_answer(pieces: list[str], *, opened: bool, marks: Marks = THINK) -> tuple[str, str]:
     """Reasoning and content of an answer that arrives in these pieces."""
     reader = ReasoningReader(marks, opened=opened)
     parts = [*(reader.feed(piece) for piece in pieces), reader.finish()]
@@ -53,9 +53,11 @@ def read(pieces: list[str], *, opened: bool, marks: Marks = THINK) -> tuple[str,
         (True, "\n</think>\n", "", ""),
     ],
 )
-def test_what_is_reasoning(opened: bool, answer: str, reasoning: str, content: str) -> None:
-    assert read([answer], opened=opened) == (reasoning, content)
-    assert read(list(answer), opened=opened) == (reasoning, content)
+def test_reasoning_is_split_from_content(
+    opened: bool, answer: str, reasoning: str, content: str
+) -> None:
+    assert read_answer([answer], opened=opened) == (reasoning, content)
+    assert read_answer(list(answer), opened=opened) == (reasoning, content)
 
 
 PIECES = ("<think>", "</think>", "<think", "</", "think>", "<", ">", "\n", " ", "x", "")
@@ -63,11 +65,11 @@ PIECES = ("<think>", "</think>", "<think", "</", "think>", "<", ">", "\n", " ", 
 
 @given(st.booleans(), st.lists(st.sampled_from(PIECES), max_size=12), st.lists(st.integers(0, 99)))
 @example(True, ["x", "\n", "\n", "</", "\n"], [1, 2, 3, 5])
-def test_any_text_in_any_pieces(opened: bool, pieces: list[str], cuts: list[int]) -> None:
+def test_result_does_not_depend_on_pieces(opened: bool, pieces: list[str], cuts: list[int]) -> None:
     """The result is the same in any pieces; only marks and line ends around them are dropped."""
     text = "".join(pieces)
-    reasoning, content = read([text], opened=opened)
-    assert read(in_pieces(text, cuts), opened=opened) == (reasoning, content)
+    reasoning, content = read_answer([text], opened=opened)
+    assert read_answer(in_pieces(text, cuts), opened=opened) == (reasoning, content)
     inside, begin, rest = opened, "", text
     if not opened and text.lstrip().startswith(THINK.begin):
         inside, begin, rest = True, THINK.begin, text.lstrip().removeprefix(THINK.begin)
@@ -78,7 +80,7 @@ def test_any_text_in_any_pieces(opened: bool, pieces: list[str], cuts: list[int]
         assert (reasoning, content) == (before.strip("\n"), behind.lstrip("\n")), begin
 
 
-def test_reasoning_comes_while_it_is_written() -> None:
+def test_reasoning_is_streamed() -> None:
     reader = ReasoningReader(THINK, opened=False)
     said = [reader.feed(text) for text in ("<th", "ink>a", " b\n", "c", "\n</think>", "\n", "d")]
     told = [(parts.reasoning, parts.content) for parts in said]
@@ -95,7 +97,7 @@ def test_reasoning_comes_while_it_is_written() -> None:
         ("{{ messages[0].content }} I think", None),
     ],
 )
-def test_which_marks_a_template_shows(template: str, marks: Marks | None) -> None:
+def test_reasoning_marks_are_detected_in_templates(template: str, marks: Marks | None) -> None:
     assert detect_marks(template) is marks
 
 
@@ -108,7 +110,9 @@ def test_which_marks_a_template_shows(template: str, marks: Marks | None) -> Non
         ("<think>x</think>\n<|assistant|>", False, False),
     ],
 )
-def test_what_a_prompt_has_begun(prompt: str, opened: bool, closed: bool) -> None:
+def test_reasoning_opened_by_the_prompt_is_recognized(
+    prompt: str, opened: bool, closed: bool
+) -> None:
     thought = thought_after(prompt, THINK, OWN)
     assert (thought.opened, thought.closed) == (opened, closed)
 
@@ -126,7 +130,7 @@ FORMS = [
 @pytest.mark.parametrize("special", [None, False, True])
 @pytest.mark.parametrize("marks", MARKS.values(), ids=MARKS)
 @pytest.mark.parametrize(("form", "good", "bad"), FORMS)
-def test_an_answer_of_a_form_may_be_thought_about(
+def test_structured_answer_may_follow_reasoning(
     tmp_path: Path, form: Grammar, good: str, bad: str, marks: Marks, special: bool | None
 ) -> None:
     """Marks may be letters, tokens with letters, or special tokens, which have none."""
@@ -152,7 +156,7 @@ def test_an_answer_of_a_form_may_be_thought_about(
     assert follows(good, closed) and not follows(marks.begin + hm + good, closed)
 
 
-def test_without_a_form_nothing_is_held_to_one() -> None:
+def test_no_grammar_without_a_response_format() -> None:
     assert thought_after("<think>", THINK, OWN).before(None) is None
 
 
@@ -161,17 +165,17 @@ ANSWER = (
 )
 
 
-def reading(*, hidden: bool = False) -> Reading:
+def new_reading(*, hidden: bool = False) -> Reading:
     thought = Thought(THINK, False, False, {}, frozenset())
     return Reading(thought, Offer(HERMES, {}, None, frozenset()), hidden)
 
 
-def test_reasoning_before_calls() -> None:
-    message = ChatFormat(reading()).whole(0, ANSWER, None, "stop")["message"]
+def test_reasoning_and_content_before_calls() -> None:
+    message = ChatFormat(new_reading()).whole(0, ANSWER, None, "stop")["message"]
     assert message["reasoning"] == message["reasoning_content"] == "Hm."
     assert message["content"] == "Let me see."
     assert message["tool_calls"][0]["function"] == {"name": "f", "arguments": "{}"}
-    form = ChatFormat(reading())
+    form = ChatFormat(new_reading())
     ends: list[str | None] = [None] * (len(ANSWER) - 1)
     deltas = [
         form.delta(0, letter, None, end)["delta"]
@@ -182,13 +186,13 @@ def test_reasoning_before_calls() -> None:
     assert sum("tool_calls" in delta for delta in deltas) >= 1
 
 
-def test_reasoning_that_is_not_wanted() -> None:
-    message = ChatFormat(reading(hidden=True)).whole(0, ANSWER, None, "stop")["message"]
+def test_hidden_reasoning_is_left_out() -> None:
+    message = ChatFormat(new_reading(hidden=True)).whole(0, ANSWER, None, "stop")["message"]
     assert "reasoning" not in message and message["content"] == "Let me see."
 
 
-def test_an_answer_that_only_reasons_has_no_content() -> None:
-    message = ChatFormat(reading()).whole(0, "<think>Hm", None, "length")["message"]
+def test_answer_with_only_reasoning_has_no_content() -> None:
+    message = ChatFormat(new_reading()).whole(0, "<think>Hm", None, "length")["message"]
     assert message["content"] is None and message["reasoning"] == "Hm"
 
 
@@ -206,8 +210,8 @@ def test_an_answer_that_only_reasons_has_no_content() -> None:
         ([], 0),
     ],
 )
-def test_how_many_tokens_are_reasoning(texts: list[str], tokens: int) -> None:
-    whole, streamed = ChatFormat(reading()), ChatFormat(reading())
+def test_reasoning_tokens_are_counted(texts: list[str], tokens: int) -> None:
+    whole, streamed = ChatFormat(new_reading()), ChatFormat(new_reading())
     assert whole.reasoning_tokens() is None
     whole.whole(0, texts, None, "stop")
     assert whole.reasoning_tokens() == tokens
@@ -219,7 +223,7 @@ def test_how_many_tokens_are_reasoning(texts: list[str], tokens: int) -> None:
     assert whole.reasoning_tokens() == 2 * tokens
 
 
-def test_tokens_of_reasoning_that_the_prompt_began_or_nobody_reads() -> None:
+def test_reasoning_tokens_when_opened_by_the_prompt_or_not_parsed() -> None:
     opened = ChatFormat(Reading(Thought(THINK, True, False, {}, frozenset())))
     opened.whole(0, ["Hm", ".", "</think>", "Yes"], None, "stop")
     assert opened.reasoning_tokens() == 2
@@ -228,7 +232,7 @@ def test_tokens_of_reasoning_that_the_prompt_began_or_nobody_reads() -> None:
     assert plain.reasoning_tokens() is None
 
 
-def test_templates_are_given_earlier_reasoning() -> None:
+def test_templates_receive_earlier_reasoning() -> None:
     """A client sends back what it got, under both names or under one."""
     for said in (
         {"reasoning": "Hm.", "reasoning_content": "Hm."},

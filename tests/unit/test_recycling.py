@@ -33,7 +33,7 @@ def session_of(table: SuccessorTable | None, text: Sequence[int] = ()) -> Phrase
     return PhraseSession(text, 16, successors=table)
 
 
-def test_a_table_keeps_the_newest_successors_of_every_token() -> None:
+def test_table_keeps_the_newest_successors_of_each_token() -> None:
     table = SuccessorTable(VOCABULARY)
     table.learn([3, 4], [5, 6, 7, 8])
     table.learn([3], [9])
@@ -46,13 +46,13 @@ def test_a_table_keeps_the_newest_successors_of_every_token() -> None:
     ("tokens", "successors"),
     [([3, 4], [5, 6, 7]), ([3], [VOCABULARY]), ([3], [-5]), ([3], range(9)), ([], [1]), ([3], [])],
 )
-def test_what_makes_no_sense_is_left_out(tokens: list[int], successors: Sequence[int]) -> None:
+def test_malformed_successors_are_ignored(tokens: list[int], successors: Sequence[int]) -> None:
     table = SuccessorTable(VOCABULARY)
     table.learn(tokens, successors)
     assert (table.rows == UNKNOWN).all()
 
 
-def test_a_successor_that_comes_twice_is_none() -> None:
+def test_duplicate_successors_are_ignored() -> None:
     """After a node without finite logits, all successors used to be the same token.
 
     The next draft had equal siblings, and the verifier refused it and closed the session.
@@ -65,7 +65,7 @@ def test_a_successor_that_comes_twice_is_none() -> None:
         tree.validate(vocabulary_size=VOCABULARY, max_nodes=8)
 
 
-def test_a_draft_grows_from_successors_alone_best_first() -> None:
+def test_draft_from_successors_alone_is_ordered_best_first() -> None:
     session = session_of(table_of(t1=[2, 3], t2=[4], t4=[1]))
     tree = session.propose([9, 1], BUDGET)
     tree.validate(vocabulary_size=VOCABULARY, max_nodes=8)
@@ -90,29 +90,29 @@ def test_phrases_and_successors_grow_one_tree() -> None:
     assert sum(siblings) <= 1
 
 
-def judged(session: PhraseSession, emitted: list[int]) -> None:
+def learn(session: PhraseSession, emitted: list[int]) -> None:
     """Judges a round, then learns from it."""
     session.judge(emitted)
     session.learn([1], DraftTree(), Verdict((), tuple(emitted[-1:]), emitted[0]))
 
 
-def test_every_proposed_node_under_a_reached_one_is_a_trial() -> None:
+def test_proposed_nodes_with_accepted_parents_are_trials() -> None:
     calibration = Calibration()
     session = PhraseSession(
         [], 16, successors=table_of(t1=[2, 3], t2=[4], t3=[5]), calibration=calibration
     )
     tree = session.propose([1], DraftBudget(max_nodes=4, max_depth=2))
     assert len(tree) == 4
-    judged(session, [2, 9])  # 2 was right and 3 wrong; below 2, 4 was wrong; 5 was never reached
+    learn(session, [2, 9])  # 2 was right and 3 wrong; below 2, 4 was wrong; 5 was never reached
     seen = sum(calibration.trials)
     # Each is counted at its depth and over all depths; trials fade.
     assert (seen, sum(calibration.hits)) == pytest.approx((2 * 3, 2 * 1), abs=0.1)
     assert calibration.hits[cell_of(RECYCLED, RANK_SCORES[0], 1)] == 1
-    judged(session, [2, 4])  # nothing was proposed since
+    learn(session, [2, 4])  # nothing was proposed since
     assert sum(calibration.trials) == seen
 
 
-def test_what_followed_drafted_tokens_is_judged_where_the_target_took_them() -> None:
+def test_proposals_after_drafted_tokens_are_judged_if_those_were_accepted() -> None:
     """Both proposals of a round are judged: that at its start, and that after the draft."""
     trials = []
     for emitted in ([5, 2], [4, 2]):
@@ -122,14 +122,14 @@ def test_what_followed_drafted_tokens_is_judged_where_the_target_took_them() -> 
         once = DraftBudget(max_nodes=1, max_depth=1)
         session.propose([1], once)
         session.propose([1], once, drafted=[5])
-        judged(session, emitted)
+        learn(session, emitted)
         trials.append((sum(calibration.trials), sum(calibration.hits)))
     behind, only_first = trials
     assert behind == pytest.approx((4, 2), abs=0.1)
     assert only_first == pytest.approx((2, 0), abs=0.1)
 
 
-def test_verdicts_feed_the_table() -> None:
+def test_successors_of_a_verdict_are_recycled() -> None:
     table = SuccessorTable(VOCABULARY)
     session = session_of(table)
     draft = DraftTree.chain([6, 7], RECYCLED)
@@ -140,7 +140,7 @@ def test_verdicts_feed_the_table() -> None:
     assert table.rows[5, 0] == 10
 
 
-def test_a_table_is_shared_as_far_as_phrases_are() -> None:
+def test_table_is_shared_by_the_phrase_scope() -> None:
     store = PhraseStore(PhraseSettings())
     recycles = DraftsFrom(shared=False, own_text=False, recycles=True)
     teaching = Verdict((), (1,), 1, (), successor_ids=(9,))
@@ -170,18 +170,18 @@ def test_a_table_is_shared_as_far_as_phrases_are() -> None:
         store.close()
 
 
-def test_own_text_that_is_switched_off_is_not_drafted_from() -> None:
+def test_disabled_own_text_is_not_drafted_from() -> None:
     text = [1, 2, 3, 1, 2, 3]
     assert len(PhraseSession(text, 16).propose([3, 1], BUDGET))
     assert not len(PhraseSession(text, 16, drafts_from_text=False).propose([3, 1], BUDGET))
 
 
-def test_what_the_text_says_goes_before_what_a_client_predicted() -> None:
+def test_own_text_precedes_the_clients_prediction() -> None:
     session = PhraseSession([1, 2, 4], 16, prediction=[1, 2, 3])
     assert session.propose([1, 2], DraftBudget(max_nodes=2, max_depth=1)).token_ids == (4, 3)
 
 
-def test_a_run_goes_on_over_drafted_tokens() -> None:
+def test_run_continues_over_drafted_tokens() -> None:
     text = [1, 2, 3, 4, 5, 1]
     session = PhraseSession(text, 16)
     session.propose(text, BUDGET)
@@ -192,7 +192,7 @@ def test_a_run_goes_on_over_drafted_tokens() -> None:
     assert session.last_runs[0] == 1
 
 
-def test_successors_share_what_phrases_leave_of_the_probability() -> None:
+def test_successors_share_the_probability_left_by_phrases() -> None:
     index = PhraseIndex(max_bytes=1 << 14)
     index.extend((), [1, 2] * 10)
     table = table_of(t1=[2, 3, 4])
@@ -205,7 +205,7 @@ def test_successors_share_what_phrases_leave_of_the_probability() -> None:
     assert made.scores[1:] == pytest.approx(RANK_SCORES[1:3] * (1 - of_phrase))
 
 
-def test_unknown_successors_end_a_row() -> None:
+def test_unknown_successors_are_not_drafted() -> None:
     rows = np.full((VOCABULARY, MAX_SUCCESSORS), UNKNOWN, np.int32)
     grown = grow(
         [1], BUDGET, shared=PhraseIndex(max_bytes=1 << 12), own=None,

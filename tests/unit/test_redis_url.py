@@ -28,7 +28,7 @@ from tests.support.certificates import Authority
 SECRET = "s3cr3t"
 
 
-def server(**fields: Any) -> RedisAddress:
+def tcp_address(**fields: Any) -> RedisAddress:
     return RedisAddress(**{"topology": Topology.SERVER, "hosts": (("h", 6379),), **fields})
 
 
@@ -39,19 +39,19 @@ UNVERIFIED = {"ssl_cert_reqs": "none", "ssl_check_hostname": False}
 @pytest.mark.parametrize(
     "url, address",
     [
-        ("redis://h", server()),
-        ("REDIS://h", server()),
-        ("redis://h:7000/3", server(hosts=(("h", 7000),), database=3)),
-        ("redis://[::1]:7000", server(hosts=(("::1", 7000),))),
-        ("redis://[::1]", server(hosts=(("::1", 6379),))),
-        ("redis://u:p@h", server(username="u", password="p")),
-        ("redis://:p@h", server(password="p")),
-        ("redis://u%40x:p%2F%40%3A@h", server(username="u@x", password="p/@:")),
-        ("rediss://h", server(tls=VERIFIED)),
-        ("rediss://h?ssl_cert_reqs=none", server(tls=UNVERIFIED)),
+        ("redis://h", tcp_address()),
+        ("REDIS://h", tcp_address()),
+        ("redis://h:7000/3", tcp_address(hosts=(("h", 7000),), database=3)),
+        ("redis://[::1]:7000", tcp_address(hosts=(("::1", 7000),))),
+        ("redis://[::1]", tcp_address(hosts=(("::1", 6379),))),
+        ("redis://u:p@h", tcp_address(username="u", password="p")),
+        ("redis://:p@h", tcp_address(password="p")),
+        ("redis://u%40x:p%2F%40%3A@h", tcp_address(username="u@x", password="p/@:")),
+        ("rediss://h", tcp_address(tls=VERIFIED)),
+        ("rediss://h?ssl_cert_reqs=none", tcp_address(tls=UNVERIFIED)),
         (
             "rediss://h?ssl_ca_certs=%2Fca.pem&ssl_check_hostname=false",
-            server(tls={**VERIFIED, "ssl_ca_certs": "/ca.pem", "ssl_check_hostname": False}),
+            tcp_address(tls={**VERIFIED, "ssl_ca_certs": "/ca.pem", "ssl_check_hostname": False}),
         ),
         ("unix:///run/r.sock", RedisAddress(topology=Topology.SOCKET, path="/run/r.sock")),
         (
@@ -81,7 +81,7 @@ UNVERIFIED = {"ssl_cert_reqs": "none", "ssl_check_hostname": False}
         ),
     ],
 )  # fmt: skip
-def test_forms(url: str, address: RedisAddress) -> None:
+def test_all_url_forms_are_parsed(url: str, address: RedisAddress) -> None:
     assert parse(url) == address
     check_url(url)
 
@@ -119,7 +119,7 @@ def test_forms(url: str, address: RedisAddress) -> None:
         ("", "must start with one of memory://, redis://"),
     ],
 )
-def test_errors_name_rule_and_value(url: str, rule: str) -> None:
+def test_url_errors_name_rule_and_value(url: str, rule: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         check_url(url)
     assert caught.value.field == "phrases_url"
@@ -139,11 +139,11 @@ def test_errors_name_rule_and_value(url: str, rule: str) -> None:
         ("memory://", "memory://"),
     ],
 )
-def test_masked_urls_still_tell_where(url: str, shown: str) -> None:
+def test_masked_urls_keep_the_address(url: str, shown: str) -> None:
     assert masked(url) == shown
 
 
-def complaints(url: str) -> list[str]:
+def visible_texts(url: str) -> list[str]:
     """All that users, logs or tracebacks may show of a URL."""
     seen = [masked(url)]
     for attempt in (check_url, parse):
@@ -175,11 +175,11 @@ BREAKING = "@/:#?&%[]= \u2100é"
     st.text(BREAKING, max_size=3),
     st.booleans(),
 )  # fmt: skip
-def test_no_secret_shows_anywhere(form: str, breaking: str, encoded: bool) -> None:
+def test_secrets_never_appear_in_errors(form: str, breaking: str, encoded: bool) -> None:
     """Passwords stay hidden in valid URLs and in those whose password is not encoded."""
     secret = breaking.join([SECRET, SECRET])
     url = form.format(quote(secret, safe="") if encoded else secret)
-    assert not [text for text in complaints(url) if SECRET in text]
+    assert not [text for text in visible_texts(url) if SECRET in text]
 
 
 class Settings(PhraseSettings):
@@ -194,7 +194,7 @@ def test_effective_settings_mask_secrets() -> None:
     assert chosen.phrases_url == f"redis://u:{SECRET}@h:1"
 
 
-def test_a_bad_url_stops_a_role_with_one_clear_line() -> None:
+def test_invalid_url_fails_startup_with_one_line() -> None:
     with pytest.raises(StartupFailure) as caught:
         OrchestratorSettings.from_command_line(["--phrases-url", f"redis://u:{SECRET}@h:bad"])
     assert str(caught.value) == (
@@ -203,7 +203,7 @@ def test_a_bad_url_stops_a_role_with_one_clear_line() -> None:
     )
 
 
-def test_files_of_a_url_that_cannot_be_used_stop_a_role(tmp_path: Path) -> None:
+def test_unusable_tls_files_of_a_url_fail_startup(tmp_path: Path) -> None:
     """Bad files used to be noticed at the first connection, without being named.
 
     For an encrypted key, the passphrase was asked for on the terminal.
@@ -228,13 +228,13 @@ def test_files_of_a_url_that_cannot_be_used_stop_a_role(tmp_path: Path) -> None:
     check_usable(f"rediss://h?ssl_ca_certs={authority.ca}&{shown}&ssl_keyfile={pair.key}")
 
 
-def test_a_bad_url_in_the_environment_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_url_in_the_environment_fails_startup(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRAFTLOOP_ORCHESTRATOR_PHRASES_URL", f"http://u:{SECRET}@h")
     with pytest.raises(StartupFailure, match="must start with one of memory://") as caught:
         OrchestratorSettings.from_command_line([])
     assert SECRET not in str(caught.value)
 
 
-def test_other_settings_still_show_their_value() -> None:
+def test_errors_of_other_settings_show_the_value() -> None:
     with pytest.raises(StartupFailure, match="phrases_mib: .*got '0'"):
         OrchestratorSettings.from_command_line(["--phrases-mib", "0"])

@@ -48,19 +48,19 @@ REFUSED: dict[str, tuple[PretrainedConfig, str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_model_that_would_say_something_else_is_refused(tmp_path: Path, case: str) -> None:
+def test_model_with_different_logits_is_refused(tmp_path: Path, case: str) -> None:
     config, said = REFUSED[case]
     with pytest.raises(StartupFailure, match=f"^model: .*({said})"):
         load_model(save_model(tmp_path, config))
 
 
-def test_a_model_that_cannot_run_says_why(tmp_path: Path) -> None:
+def test_model_that_cannot_run_is_reported_with_its_error(tmp_path: Path) -> None:
     folder = save_model(tmp_path, DeepseekV2Config(**{**WIDE, "num_key_value_heads": 4}))
     with pytest.raises(StartupFailure, match="^model: deepseek_v2 cannot be run here: topk"):
         load_model(folder)
 
 
-def test_numbers_too_large_for_the_dtype_are_no_fault_of_attention(tmp_path: Path) -> None:
+def test_dtype_overflow_in_the_reference_is_reported(tmp_path: Path) -> None:
     # The error for such a model names the dtypes that would work.
     folder = save_model(tmp_path)
     weights = load_file(folder / "model.safetensors")
@@ -72,7 +72,7 @@ def test_numbers_too_large_for_the_dtype_are_no_fault_of_attention(tmp_path: Pat
         load_model(folder, dtype="float16")
 
 
-def test_so_they_are_not_where_they_are_too_large_in_our_hands_only(
+def test_non_finite_logits_of_our_runtime_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The reference is finite here, and only our own forward returns NaN.
@@ -88,14 +88,14 @@ def test_so_they_are_not_where_they_are_too_large_in_our_hands_only(
 @pytest.mark.parametrize("limits", [
     {"context_length": 1}, {"context_length": 2}, {"context_length": 3}, {"max_draft_nodes": 1},
 ], ids=str)  # fmt: skip
-def test_little_room_is_enough(tmp_path: Path, limits: dict[str, int]) -> None:
+def test_models_with_small_limits_can_be_served(tmp_path: Path, limits: dict[str, int]) -> None:
     model = load_model(save_model(tmp_path), **limits)
     model.warm_up()
     model.measure_costs()
     assert model.cost_curve
 
 
-def test_words_that_are_no_numbers_are_far_off() -> None:
+def test_distance_to_the_reference_is_large_for_nan_logits() -> None:
     # NaN logits never count as close to the reference.
     known = Reference([1], [2, 3], torch.randn(3, 8))
     assert known.distance(known.logits, [0, 1, 2]) == 0
@@ -104,7 +104,7 @@ def test_words_that_are_no_numbers_are_far_off() -> None:
     assert known.distance(known.logits.flip(0), [0, 1, 2]) > 0.5
 
 
-def test_a_longer_session_beside_it_changes_no_position(tmp_path: Path) -> None:
+def test_longer_session_in_the_batch_does_not_change_positions(tmp_path: Path) -> None:
     """LongRoPE uses other angles for long texts; all sessions must use the same."""
     factors = {"short_factor": [1.0] * 4, "long_factor": [4.0, 3.0, 2.0, 1.5]}
     config = Phi3Config(
@@ -130,7 +130,7 @@ def test_a_longer_session_beside_it_changes_no_position(tmp_path: Path) -> None:
         model.info().require_same_model(other.info())
 
 
-def test_a_model_that_sees_pictures_too_reads_text(tmp_path: Path) -> None:
+def test_multimodal_model_is_served_for_text(tmp_path: Path) -> None:
     """The sizes of such a model are those of its part for text."""
     eyes = {"hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 16, "image_size": 28}
     config = Gemma3Config(

@@ -35,36 +35,36 @@ def replica(
     return one
 
 
-def firsts(known: Replicas, times: int = 200) -> Counter[str]:
+def count_preferred(known: Replicas, times: int = 200) -> Counter[str]:
     return Counter(known.by_preference()[0].address for _ in range(times))
 
 
-def test_the_less_busy_of_two_goes_first() -> None:
+def test_less_busy_replica_is_preferred() -> None:
     known = Replicas([replica("busy", running=3), replica("idle", running=1)])
-    assert firsts(known) == {"idle": 200}
+    assert count_preferred(known) == {"idle": 200}
 
 
-def test_room_counts_and_so_do_those_who_wait() -> None:
+def test_preference_considers_capacity_and_waiting_sessions() -> None:
     large, small = replica("large", room=32, running=6), replica("small", room=4, running=2)
-    assert firsts(Replicas([large, small])) == {"large": 200}
+    assert count_preferred(Replicas([large, small])) == {"large": 200}
     queued = replica("queued", running=1, waiting_sessions=5)
-    assert firsts(Replicas([queued, replica("full", running=4)])) == {"full": 200}
+    assert count_preferred(Replicas([queued, replica("full", running=4)])) == {"full": 200}
 
 
-def test_of_equally_full_ones_the_faster_goes_first() -> None:
+def test_faster_replica_is_preferred_at_equal_load() -> None:
     known = Replicas([replica("slow", answer_ns=90_000), replica("fast", answer_ns=10_000)])
-    assert firsts(known) == {"fast": 200}
+    assert count_preferred(known) == {"fast": 200}
 
 
-def test_what_is_opened_here_counts_before_the_next_report() -> None:
+def test_locally_opened_sessions_count_before_the_next_report() -> None:
     one, other = replica("one", running=2), replica("other", running=3)
     one.sessions += 2
-    assert firsts(Replicas([one, other])) == {"other": 200}
+    assert count_preferred(Replicas([one, other])) == {"other": 200}
     one.report(ServiceLoad(running_sessions=2))  # others' sessions have ended meanwhile
     assert one.load < other.load
 
 
-def test_sessions_that_a_service_does_not_tell_of_count_here() -> None:
+def test_local_sessions_missing_from_the_report_count() -> None:
     """After a restart, the service does not report sessions that have not been seen to break."""
     one = replica("one")
     one.sessions = 4
@@ -72,10 +72,10 @@ def test_sessions_that_a_service_does_not_tell_of_count_here() -> None:
     assert one.load[0] == 4 / 8
 
 
-def test_of_many_no_one_takes_all_new_sessions() -> None:
+def test_new_sessions_are_spread_over_many_replicas() -> None:
     """Other orchestrators see the same loads; the least busy one must not get all sessions."""
     known = Replicas([replica(str(load), running=load) for load in range(6)])
-    seen = firsts(known, 2000)
+    seen = count_preferred(known, 2000)
     assert seen.most_common(1)[0][0] == "0" and seen["0"] < 1000
     assert seen["5"] == 0 and len(seen) > 3
 
@@ -83,7 +83,7 @@ def test_of_many_no_one_takes_all_new_sessions() -> None:
 TEXT = list(range(100))
 
 
-def test_who_has_computed_a_beginning_goes_first() -> None:
+def test_replica_with_the_cached_prefix_is_preferred() -> None:
     # A replica that has computed the text's prefix is preferred, within one prefix group.
     one, other = replica("one", running=1), replica("other")
     known = Replicas([one, other])
@@ -93,14 +93,14 @@ def test_who_has_computed_a_beginning_goes_first() -> None:
         assert known.by_preference(text, group)[0] is other
 
 
-def test_one_that_keeps_no_beginnings_has_none() -> None:
+def test_replica_without_prefix_caching_has_no_prefixes() -> None:
     one, other = replica("one", running=1, keeps=False), replica("other")
     known = Replicas([one, other])
     known.record_prefix(one, TEXT, "a")
     assert known.cached_tokens(TEXT, "a") == 0 and known.by_preference(TEXT, "a")[0] is other
 
 
-def test_it_does_not_where_it_is_much_busier_or_cannot() -> None:
+def test_cached_prefix_is_ignored_on_a_busier_or_failed_replica() -> None:
     # The replica with the prefix is not preferred if it is much busier or cannot serve.
     one, other = replica("one", running=2), replica("other")
     known = Replicas([one, other])
@@ -115,7 +115,7 @@ def test_it_does_not_where_it_is_much_busier_or_cannot() -> None:
     assert known.by_preference(TEXT, "") == [other]
 
 
-def test_no_text_is_read_where_there_is_no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prefix_lookup_is_skipped_without_a_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every round asks again while there is no drafter, and texts may be long."""
     one, other = replica("one"), replica("other")
     known, read = Replicas([one, other]), list[int]()
@@ -133,7 +133,7 @@ def test_no_text_is_read_where_there_is_no_choice(monkeypatch: pytest.MonkeyPatc
     assert len(known.by_preference(TEXT, "")) == 2 and read == [len(TEXT)]
 
 
-def test_those_that_rest_come_last() -> None:
+def test_resting_replicas_come_last() -> None:
     tired, busy = replica("tired"), replica("busy", running=7)
     tired.record_failure()
     known = Replicas([tired, busy])
@@ -141,7 +141,7 @@ def test_those_that_rest_come_last() -> None:
 
 
 @pytest.mark.parametrize("state", ["IDLE", "CONNECTING", "TRANSIENT_FAILURE"])
-def test_those_whose_connection_is_gone_come_before_those_that_rest(state: str) -> None:
+def test_disconnected_replicas_come_before_resting_ones(state: str) -> None:
     tired, gone, busy = replica("tired"), replica("gone"), replica("busy", running=7)
     tired.record_failure()
     gone.channel.state = grpc.ChannelConnectivity[state]
@@ -149,7 +149,7 @@ def test_those_whose_connection_is_gone_come_before_those_that_rest(state: str) 
     assert [each.address for each in known.by_preference()] == ["busy", "gone", "tired"]
 
 
-def test_requests_may_count_on_the_least_of_the_limits() -> None:
+def test_model_limits_are_the_least_of_all_replicas() -> None:
     # The limits for requests are the lowest of all replicas.
     known = Replicas()
     assert known.model is None
@@ -168,14 +168,14 @@ def test_requests_may_count_on_the_least_of_the_limits() -> None:
 @pytest.mark.parametrize(
     "changed", [{"model_fingerprint": "cc"}, {"dtype": "bfloat16"}, {"quantization": "int8"}]
 )
-def test_another_model_is_named_beside_the_first(changed: dict[str, str]) -> None:
+def test_model_mismatch_names_both_models(changed: dict[str, str]) -> None:
     with pytest.raises(Mismatch) as caught:
         model_info().require_same_model(model_info(**changed))
     for word in ("aa", "float32", *changed.values()):
         assert word in str(caught.value)
 
 
-def test_sessions_on_replicas_that_have_left_count_until_they_end() -> None:
+def test_sessions_on_left_replicas_count_until_they_end() -> None:
     """The gauge used to fall to 0 while they were running."""
     one, other, idle = replica("one"), replica("other"), replica("idle")
     one.sessions, other.sessions = 2, 3
@@ -193,7 +193,7 @@ def test_sessions_on_replicas_that_have_left_count_until_they_end() -> None:
 
 
 @pytest.fixture
-def now(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+def fake_clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A clock that stands still unless the test sets it."""
     clock = SimpleNamespace(seconds=100.0)
     stopped = SimpleNamespace(monotonic=lambda: clock.seconds)
@@ -201,36 +201,36 @@ def now(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return clock
 
 
-def test_only_new_forwards_are_a_sign_of_life(now: SimpleNamespace) -> None:
+def test_only_new_forwards_reset_the_silence(fake_clock: SimpleNamespace) -> None:
     one = replica("one", forwards=5)
-    now.seconds += 3
+    fake_clock.seconds += 3
     one.report(ServiceLoad(forwards=5))
     assert one.silence_s() == 3
     one.report(ServiceLoad(forwards=6))
     assert one.silence_s() == 0
 
 
-def test_no_rest_is_longer_than_the_longest(now: SimpleNamespace) -> None:
+def test_rest_after_failures_is_bounded(fake_clock: SimpleNamespace) -> None:
     one = replica("one")
     rests = []
     for _ in range(9):
         one.record_failure()
-        rests.append(one.resting_until - now.seconds)
+        rests.append(one.resting_until - fake_clock.seconds)
     assert rests[:3] == [FIRST_REST_S, 2 * FIRST_REST_S, 4 * FIRST_REST_S]
     assert rests[-1] == MAX_REST_S
     one.record_success()
     assert not one.is_resting
 
 
-def test_only_who_has_failed_is_left_alone_while_one_request_tries_it(
-    now: SimpleNamespace,
+def test_only_failed_replica_rests_during_a_trial(
+    fake_clock: SimpleNamespace,
 ) -> None:
     # A failed replica is tried by one request at a time; one that has not failed serves all.
     one = replica("one")
     one.reserve_for_trial(9)
     assert not one.is_resting
     one.record_failure()
-    now.seconds += 1
+    fake_clock.seconds += 1
     assert not one.is_resting
     one.reserve_for_trial(9)
     assert one.is_resting

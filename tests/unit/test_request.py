@@ -39,13 +39,13 @@ NAN, INFINITY = float("nan"), float("inf")
         ("logit_bias", ((3, 101.0),), "logit_bias[3]: must be from -100 to 100; got 101.0"),
     ],
 )
-def test_sampling_rules(field: str, value: Any, message: str) -> None:
+def test_invalid_sampling_parameters_are_refused(field: str, value: Any, message: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         replace(SamplingParameters(), **{field: value}).validate(vocabulary_size=8)
     assert str(caught.value) == message
 
 
-def test_the_limits_themselves_are_allowed() -> None:
+def test_boundary_values_are_accepted() -> None:
     SamplingParameters().validate(8)
     SamplingParameters(
         temperature=100, top_k=2**31 - 1, top_p=1.0, min_p=1.0, repetition_penalty=100,
@@ -53,7 +53,7 @@ def test_the_limits_themselves_are_allowed() -> None:
     ).validate(8)  # fmt: skip
 
 
-def test_what_the_parameters_say_of_themselves() -> None:
+def test_greedy_filtered_and_penalized_properties() -> None:
     assert SamplingParameters(top_p=0.5).greedy
     assert not SamplingParameters(top_p=0.5).filtered
     assert SamplingParameters(temperature=1, min_p=0.1).filtered
@@ -68,13 +68,13 @@ def test_what_the_parameters_say_of_themselves() -> None:
         ([-1], "prompt.token_ids[0]: must be from 0 to 7; got -1"),
     ],
 )
-def test_token_ids(token_ids: list[int], message: str) -> None:
+def test_invalid_token_ids_are_refused(token_ids: list[int], message: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         check_token_ids("prompt.token_ids", token_ids, 8)
     assert str(caught.value) == message
 
 
-def test_a_prompt_leaves_room_for_one_token() -> None:
+def test_prompt_must_leave_room_for_one_token() -> None:
     check_length("prompt", 127, 128)
     with pytest.raises(InvalidInput) as caught:
         check_length("prompt", 128, 128)
@@ -83,7 +83,7 @@ def test_a_prompt_leaves_room_for_one_token() -> None:
     )
 
 
-def test_a_grammar_and_bans_together_may_leave_nothing() -> None:
+def test_grammar_together_with_bans_is_refused() -> None:
     # Together they could exclude every token, so they are refused.
     parameters = SamplingParameters(
         grammar=Grammar("regex", "a"), bans=Bans(min_tokens=4, ends=(0,))

@@ -32,14 +32,14 @@ TOKEN, OTHER = 3, 2
 OFFERED, HEARD = 0.3, 0.9  # by the source, and by the draft model
 
 
-def candidates() -> Candidates:
+def new_candidates() -> Candidates:
     model = ScriptedModel(TableModel(vocabulary_size=5, seed=0).logits, 5)
     return Fused(session_of(model, [1, 0, 2], SamplingParameters(seed=7))).candidates
 
 
-def reviewed(source: TokenSource, first: int) -> Candidates:
+def reviewed_candidates(source: TokenSource, first: int) -> Candidates:
     """Candidates with one offered node, reviewed beside the draft model's best guess."""
-    known = candidates()
+    known = new_candidates()
     known.offer(DraftTree.chain([TOKEN], source, [OFFERED]), 8)
     guesses = Guesses(np.zeros(1, np.int64), np.zeros(1, np.int64), np.array([HEARD]))
     score_offered(known._tree, known._learned, guesses, np.array([[first, 1]]))
@@ -50,10 +50,10 @@ def reviewed(source: TokenSource, first: int) -> Candidates:
 @pytest.mark.parametrize(
     ("source", "whose"), [(TokenSource.PHRASE, FREE), (TokenSource.DRAFT_MODEL, SMALLER)]
 )
-def test_a_reviewed_node_is_as_likely_as_both_scores_say(
+def test_estimate_of_a_reviewed_node_combines_both_scores(
     source: TokenSource, whose: int, first: int
 ) -> None:
-    known = reviewed(source, first)
+    known = reviewed_candidates(source, first)
     (node,) = known.nodes
     heard, told = log_odds(HEARD), log_odds(OFFERED)
     assert (node["judged_by"], node["share_odds"], node["offer_odds"]) == (BY_REVIEWS, heard, told)
@@ -63,9 +63,9 @@ def test_a_reviewed_node_is_as_likely_as_both_scores_say(
 
 
 @pytest.mark.parametrize("right", [True, False])
-def test_what_becomes_of_it_teaches_those_weights_alone(right: bool) -> None:
+def test_outcome_updates_only_the_weights_of_its_source(right: bool) -> None:
     # A judged node changes only the weights for its kind of source.
-    known = reviewed(TokenSource.PHRASE, TOKEN)
+    known = reviewed_candidates(TokenSource.PHRASE, TOKEN)
     weights = known._learned.reviews.weights
     known.judge([TOKEN if right else OTHER])
     up = weights[FREE] > np.array(USUAL[FREE])
@@ -74,14 +74,14 @@ def test_what_becomes_of_it_teaches_those_weights_alone(right: bool) -> None:
     assert weights[SMALLER].tolist() == list(USUAL[SMALLER])
 
 
-def test_either_opinion_counts_and_a_first_guess_more() -> None:
+def test_both_scores_and_a_first_guess_raise_the_estimate() -> None:
     known = OfferRegression()
     says = functools.partial(chance, known, FREE)
     assert says(-1.0, 0.0, False) < says(1.0, 0.0, False) < says(1.0, 1.0, False)
     assert says(1.0, 1.0, False) < says(1.0, 1.0, True)
 
 
-def test_opinions_that_are_sure_leave_the_other_a_say() -> None:
+def test_certain_scores_do_not_override_the_other() -> None:
     # Scores of 0 and 1 are limited, so that the other score still counts.
     for sure in (0.0, 1.0):
         assert log_odds(sure) == pytest.approx(log_odds(abs(sure - 1e-4)))
@@ -90,12 +90,12 @@ def test_opinions_that_are_sure_leave_the_other_a_say() -> None:
     assert 0 < chance(known, FREE, log_odds(0.0), log_odds(0.1), False) < never < 0.5
 
 
-def test_a_share_that_is_no_number_is_none() -> None:
+def test_log_odds_of_nan_is_that_of_zero() -> None:
     """A NaN would stay in the weights, which all sessions share."""
     assert log_odds(float("nan")) == log_odds(0.0)
 
 
-def test_weights_stay_sound_whatever_they_see() -> None:
+def test_weights_stay_finite_and_well_conditioned() -> None:
     known, random = OfferRegression(), np.random.default_rng(3)
     sure = log_odds(1.0)
     for _ in range(20_000):
@@ -108,7 +108,7 @@ def test_weights_stay_sound_whatever_they_see() -> None:
     assert spread.max() <= MAX_VARIANCE
 
 
-def test_weights_come_to_what_nodes_are_worth() -> None:
+def test_weights_converge_to_the_true_probabilities() -> None:
     """When the offer carries no information and the draft model is overconfident."""
     known, random = OfferRegression(), np.random.default_rng(5)
     missed = []
@@ -124,16 +124,16 @@ def test_weights_come_to_what_nodes_are_worth() -> None:
     assert told == pytest.approx(0, abs=0.1)
 
 
-def test_one_surprise_does_not_turn_what_is_known() -> None:
+def test_single_surprise_changes_the_estimate_little() -> None:
     known = OfferRegression()
     before = chance(known, FREE, 2.0, 1.0, True)
     learn(known, FREE, 2.0, 1.0, True, False)
     assert before - 0.1 < chance(known, FREE, 2.0, 1.0, True) < before
 
 
-def test_what_stands_behind_a_wrong_token_is_not_judged() -> None:
+def test_nodes_below_a_wrong_token_are_not_judged() -> None:
     """A node's token may occur in the text after another token than its parent's."""
-    known = candidates()
+    known = new_candidates()
     known.offer(DraftTree.chain([TOKEN, OTHER], TokenSource.DRAFT_MODEL, [0.5, 0.5]), 8)
     cells = [cell_of(TokenSource.DRAFT_MODEL, 0.5, depth) for depth in (1, 2)]
     known.nodes["judged_by"], known.nodes["cell"] = BY_CALIBRATION, cells

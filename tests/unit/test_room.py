@@ -50,28 +50,26 @@ def free(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Non
         ({"context_length": 32768}, 32768, 32768),
     ],
 )
-def test_as_long_as_there_is_room_for(
+def test_context_is_limited_by_memory(
     free: None, given: dict[str, float], wanted: int, length: int
 ) -> None:
     assert ROOM.context(options(**given), wanted) == length
 
 
 @pytest.mark.parametrize("free", [0], indirect=True)
-def test_short_contexts_are_left_alone(free: None) -> None:
+def test_short_contexts_are_not_reduced(free: None) -> None:
     assert ROOM.context(options(), 2048) == 2048
 
 
 @pytest.mark.parametrize("free", [10 * GIB], indirect=True)
 @pytest.mark.parametrize(("device", "rows"), [("cpu", 16384), ("cuda", None)])
-def test_texts_of_sessions_that_have_ended_take_a_share_of_a_cpus_memory(
-    free: None, device: str, rows: int | None
-) -> None:
+def test_kept_texts_take_a_share_of_cpu_memory(free: None, device: str, rows: int | None) -> None:
     """On other devices all memory is allocated at once."""
     room = dataclasses.replace(ROOM, device=torch.device(device))
     assert room._kept_rows(options()) == rows
 
 
-def test_a_gpu_that_is_full_before_a_service_is_warm_is_said() -> None:
+def test_gpu_out_of_memory_at_startup_is_reported() -> None:
     with pytest.raises(StartupFailure) as caught, enough_memory("cuda:1"):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
     assert str(caught.value) == (
@@ -80,7 +78,7 @@ def test_a_gpu_that_is_full_before_a_service_is_warm_is_said() -> None:
     )
 
 
-def test_what_there_is_no_memory_for_is_said_with_its_size(tmp_path: Path) -> None:
+def test_insufficient_memory_is_reported_with_its_size(tmp_path: Path) -> None:
     folder = save_model(tmp_path, llama_config(max_position_embeddings=1 << 40))
     with pytest.raises(StartupFailure) as caught:
         load_model(folder, context_length=1 << 40)
@@ -112,7 +110,7 @@ def test_what_there_is_no_memory_for_is_said_with_its_size(tmp_path: Path) -> No
         ({"memory/memory.limit_in_bytes": str((1 << 63) - 4096)}, 100),
     ],
 )
-def test_a_container_has_what_its_limit_leaves(
+def test_free_memory_respects_the_container_limit(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: dict[str, str], expected: int
 ) -> None:
     for name, text in files.items():

@@ -64,7 +64,7 @@ KINDS: dict[str, PretrainedConfig] = {
 TEXT = [5 + 7 * place % 90 for place in range(120)]
 
 
-def said(model: LanguageModel, rows: int) -> Tensor:
+def logits_in_chunks(model: LanguageModel, rows: int) -> Tensor:
     """The logits of TEXT, run with `rows` rows at a time."""
     slot = model.acquire()
     try:
@@ -77,30 +77,33 @@ def said(model: LanguageModel, rows: int) -> Tensor:
 @pytest.mark.parametrize("quantization", ["", "int8", "w8a8", "w4a8"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_are_the_same_alone_and_together(
+def test_rows_have_the_same_bits_alone_and_together(
     tmp_path: Path, kind: str, dtype: str, quantization: str
 ) -> None:
     folder = save_model(tmp_path, KINDS[kind])
     model = load_model(folder, dtype=dtype, quantization=quantization)
     assert model.row_by_row
-    alone = said(model, 1)
+    alone = logits_in_chunks(model, 1)
     for rows in (2, 5, 17, 40, 64, 120):
-        assert torch.equal(said(model, rows), alone), rows
+        assert torch.equal(logits_in_chunks(model, rows), alone), rows
 
 
-def test_a_model_whose_rows_depend_on_each_other_is_known(tmp_path: Path) -> None:
+def test_model_with_interdependent_rows_is_recognized(tmp_path: Path) -> None:
     """With torch's own kernels the model is served, and its log says so."""
     folder = save_model(tmp_path, KINDS["experts"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cpu_linear, "UNIT", None)
         model = load_model(folder)
-    assert not torch.equal(said(model, 17), said(model, 1)) and not model.row_by_row
+    assert (
+        not torch.equal(logits_in_chunks(model, 17), logits_in_chunks(model, 1))
+        and not model.row_by_row
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("threads", [1, 2, 5])
 @pytest.mark.parametrize("kind", [nn.SiLU(), nn.GELU(approximate="tanh"), nn.Mish()], ids=str)
-def test_an_activation_does_not_depend_on_its_place(
+def test_activation_does_not_depend_on_its_position(
     kind: nn.Module, threads: int, dtype: torch.dtype
 ) -> None:
     before = torch.get_num_threads()
@@ -117,7 +120,7 @@ def test_an_activation_does_not_depend_on_its_place(
         torch.set_num_threads(before)
 
 
-def test_replaced_parameters_are_what_they_were() -> None:
+def test_replaced_parameters_behave_like_the_originals() -> None:
     # The wrappers that replace parameters compute the same as the parameters did.
     weight, bias, x = torch.randn(3, 6, 8), torch.randn(6), torch.randn(5, 8)
     stack: Any = Stack(weight.clone())
@@ -139,7 +142,7 @@ def test_replaced_parameters_are_what_they_were() -> None:
     assert torch.equal(matrix[1], matrix.dense[1])
 
 
-def test_functions_of_torch_by_whole_vectors_and_as_they_are() -> None:
+def test_replaced_torch_functions_match_the_originals() -> None:
     """Called with anything but a tensor they are torch's own."""
     known, x = Functions(torch), torch.linspace(-3, 3, 77)
     assert torch.equal(known.sigmoid(x)[:40], known.sigmoid(x[:40]))

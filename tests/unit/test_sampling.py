@@ -21,41 +21,43 @@ LOGITS = torch.tensor([[2.0, 1.0, 0.5, -1.0, -3.0]])
 SAMPLED = SamplingParameters(temperature=1.0)
 
 
-def shape(parameters: SamplingParameters, logits: torch.Tensor = LOGITS) -> torch.Tensor:
+def shaped_logits(parameters: SamplingParameters, logits: torch.Tensor = LOGITS) -> torch.Tensor:
     return Sampler(parameters, logits.shape[-1], CPU).shape(logits, [[]])[0]
 
 
-def kept(parameters: SamplingParameters) -> list[int]:
-    return shape(parameters).isfinite().nonzero().flatten().tolist()
+def kept_tokens(parameters: SamplingParameters) -> list[int]:
+    return shaped_logits(parameters).isfinite().nonzero().flatten().tolist()
 
 
-def test_greedy_takes_the_likeliest_whatever_the_filters_and_the_seed() -> None:
+def test_greedy_takes_the_likeliest_for_any_filters_and_seed() -> None:
     for seed in range(5):
         sampler = Sampler(SamplingParameters(top_k=2, top_p=0.1, min_p=1.0, seed=seed), 5, CPU)
         assert sampler.choose(LOGITS, [seed], [[]]) == [0]
 
 
-def test_top_k_top_p_min_p() -> None:
+def test_top_k_top_p_and_min_p_keep_the_expected_tokens() -> None:
     probabilities = LOGITS[0].softmax(-1)
-    assert kept(replace(SAMPLED, top_k=3)) == [0, 1, 2]
-    assert kept(replace(SAMPLED, top_k=99)) == [0, 1, 2, 3, 4]
-    assert kept(replace(SAMPLED, top_p=1e-6)) == [0]
-    assert kept(replace(SAMPLED, top_p=float(probabilities[0]) + 1e-3)) == [0, 1]
-    assert kept(replace(SAMPLED, min_p=1.0)) == [0]
-    assert kept(replace(SAMPLED, min_p=float(probabilities[2] / probabilities[0]) * 0.99)) == [
+    assert kept_tokens(replace(SAMPLED, top_k=3)) == [0, 1, 2]
+    assert kept_tokens(replace(SAMPLED, top_k=99)) == [0, 1, 2, 3, 4]
+    assert kept_tokens(replace(SAMPLED, top_p=1e-6)) == [0]
+    assert kept_tokens(replace(SAMPLED, top_p=float(probabilities[0]) + 1e-3)) == [0, 1]
+    assert kept_tokens(replace(SAMPLED, min_p=1.0)) == [0]
+    assert kept_tokens(
+        replace(SAMPLED, min_p=float(probabilities[2] / probabilities[0]) * 0.99)
+    ) == [
         0,
         1,
         2,
     ]
 
 
-def test_the_filters_see_the_temperature() -> None:
-    assert kept(replace(SAMPLED, temperature=10.0, min_p=0.5)) == [0, 1, 2, 3, 4]
-    assert kept(replace(SAMPLED, temperature=0.1, min_p=0.5)) == [0]
+def test_filters_apply_after_the_temperature() -> None:
+    assert kept_tokens(replace(SAMPLED, temperature=10.0, min_p=0.5)) == [0, 1, 2, 3, 4]
+    assert kept_tokens(replace(SAMPLED, temperature=0.1, min_p=0.5)) == [0]
 
 
 @pytest.mark.parametrize("temperature", [1e-300, 1e-46, 1e-42, 1e-5])
-def test_a_tiny_temperature_is_greedy(temperature: float) -> None:
+def test_tiny_temperature_is_greedy(temperature: float) -> None:
     parameters = SamplingParameters(temperature=temperature, top_p=0.9)
     assert parameters.greedy and not parameters.filtered
     sampler = Sampler(parameters, 5, CPU)
@@ -65,7 +67,7 @@ def test_a_tiny_temperature_is_greedy(temperature: float) -> None:
     assert int(scores.argmax()) == 4 and scores.max() < math.inf
 
 
-def test_the_least_temperature_that_is_none_does_not_overflow() -> None:
+def test_smallest_sampling_temperature_does_not_overflow() -> None:
     # The lowest temperature that still counts as sampling does not overflow.
     sampler = Sampler(SamplingParameters(temperature=2e-5, top_p=0.9), 5, CPU)
     assert sampler.choose(LOGITS.roll(2, dims=1) * 1e4, [1], [[]]) == [2]
@@ -73,7 +75,7 @@ def test_the_least_temperature_that_is_none_does_not_overflow() -> None:
     assert int(scores.argmax()) == 4 and scores.max() < math.inf
 
 
-def test_penalties_follow_the_fields_convention() -> None:
+def test_penalties_follow_the_usual_convention() -> None:
     """Repetition counts prompt and output; presence and frequency only the output."""
     parameters = SamplingParameters(
         repetition_penalty=2.0, presence_penalty=0.25, frequency_penalty=0.5
@@ -86,7 +88,7 @@ def test_penalties_follow_the_fields_convention() -> None:
     assert shaped[1].tolist() == [1.0, 0.5 - 1.25, 0.25 - 0.75, -2.0, -3.0]
 
 
-def test_a_reopened_session_counts_its_output_as_output() -> None:
+def test_reopened_session_counts_its_output_as_output() -> None:
     """Penalties treat prompt and output differently, and a reopened session has both."""
     parameters = SamplingParameters(
         temperature=0.0, repetition_penalty=2.0, presence_penalty=0.25, frequency_penalty=0.5
@@ -102,27 +104,27 @@ def test_a_reopened_session_counts_its_output_as_output() -> None:
     assert torch.equal(reopened.shape(LOGITS, [[]]), running.shape(LOGITS, [[]]))
 
 
-def test_bias_comes_before_penalties() -> None:
+def test_bias_is_applied_before_penalties() -> None:
     sampler = Sampler(SamplingParameters(logit_bias=((4, 7.0),), repetition_penalty=2.0), 5, CPU)
     sampler.observe_prompt([4])
     assert sampler.shape(LOGITS, [[]])[0, 4] == 2.0
     assert sampler.choose(LOGITS, [0], [[]]) == [0]
 
 
-def test_the_law_over_positions_is_the_shaped_softmax() -> None:
+def test_distribution_over_positions_is_the_shaped_softmax() -> None:
     # Over many positions, chosen tokens are distributed as the softmax of the shaped logits.
     parameters = SamplingParameters(temperature=0.8, top_k=4, seed=2**64 - 1)
     sampler = Sampler(parameters, 5, CPU)
     count = 4000
     chosen = sampler.choose(LOGITS.repeat(count, 1), range(count), [[]] * count)
-    exact = shape(parameters).double().softmax(-1)
+    exact = shaped_logits(parameters).double().softmax(-1)
     counts = torch.tensor(chosen).bincount(minlength=5)
     assert counts[4] == 0
     assert stats.chisquare(counts[:4].numpy(), (exact[:4] * count).numpy()).pvalue > 1e-3
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
-def test_a_batch_chooses_as_its_rows_do(temperature: float) -> None:
+def test_batch_choices_match_single_rows(temperature: float) -> None:
     parameters = SamplingParameters(
         temperature=temperature, top_p=0.9, frequency_penalty=0.3, seed=9
     )
@@ -136,7 +138,7 @@ def test_a_batch_chooses_as_its_rows_do(temperature: float) -> None:
     assert sampler.choose(logits, positions, paths) == alone
 
 
-def test_nobody_elses_random_numbers_are_touched() -> None:
+def test_global_random_states_are_not_changed() -> None:
     """The reference code of Ouroboros sets the seed of the whole process in every round."""
 
     def states() -> tuple[object, ...]:
@@ -151,10 +153,12 @@ def test_nobody_elses_random_numbers_are_touched() -> None:
 
 
 def test_log_probabilities_are_exact() -> None:
-    assert math.isclose(float(shape(SAMPLED).softmax(-1)[0]), float(LOGITS[0].softmax(-1)[0]))
+    assert math.isclose(
+        float(shaped_logits(SAMPLED).softmax(-1)[0]), float(LOGITS[0].softmax(-1)[0])
+    )
 
 
-def test_a_colder_reading_is_cut_off_at_the_requests_temperature() -> None:
+def test_cooled_sampler_filters_at_the_requests_temperature() -> None:
     # Top-p is computed at the request's temperature, also where a draft model is sampled colder.
     sampler = Sampler(replace(SAMPLED, top_p=0.85), 5, CPU)
     cold = Sampler(replace(SAMPLED, top_p=0.85), 5, CPU)

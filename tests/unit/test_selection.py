@@ -43,7 +43,7 @@ def trees(draw: st.DrawFn) -> DraftTree:
 
 @settings(max_examples=200, deadline=None)
 @given(tree=trees(), cost=st.sampled_from((LINE, STEP)), rate=st.sampled_from((0.0, 1e-6, 4e-6)))
-def test_no_other_part_of_a_draft_is_worth_more(
+def test_selection_is_optimal_among_all_subtrees(
     tree: DraftTree, cost: VerifyCost, rate: float
 ) -> None:
     chosen = select(tree, cost, rate, max_nodes=32)
@@ -63,21 +63,21 @@ def test_no_other_part_of_a_draft_is_worth_more(
     assert chosen.cut == (len(chosen.tree) < len(tree))
 
 
-def test_no_more_nodes_are_chosen_than_may_be() -> None:
+def test_selection_respects_the_node_limit() -> None:
     tree = DraftTree.chain([1, 2, 3, 4], MODEL, [1.0] * 4)
     chosen = select(tree, LINE, 0.0, max_nodes=2)
     assert chosen.tree == DraftTree.chain([1, 2], MODEL, [1.0] * 2) and chosen.cut
     assert chosen.offer == Offer(tokens=2, nodes=2)  # of what is left of the draft
 
 
-def test_the_likeliest_nodes_are_taken_wherever_they_stand() -> None:
+def test_likeliest_nodes_are_selected_at_any_index() -> None:
     """Likely nodes are taken even if as many others come before them."""
     tree = DraftTree((7, 8, 9), (ROOT,) * 3, (0.0, 0.3, 0.5), (MODEL,) * 3)
     chosen = select(tree, LINE, 1e-6, max_nodes=32)
     assert chosen.tree == DraftTree((8, 9), (ROOT,) * 2, (0.3, 0.5), (MODEL,) * 2)
 
 
-def test_a_cut_draft_tells_what_was_proposed_and_why_it_ends() -> None:
+def test_cut_draft_reports_proposed_nodes_and_end() -> None:
     # A draft that is cut to nothing has no end; any other cut is due to the verification cost.
     tree = DraftTree.chain([1, 2, 3], MODEL, [0.9, 0.5, 0.1])
     whole = Draft(tree=tree, committed_length=4, proposed=Counter({MODEL: 9}), end=DraftEnd.DEPTH)
@@ -91,7 +91,7 @@ def test_a_cut_draft_tells_what_was_proposed_and_why_it_ends() -> None:
     assert cut(nothing, EMPTY_SELECTION).end is DraftEnd.NONE
 
 
-def test_tokens_that_a_model_has_not_go_with_what_follows_them() -> None:
+def test_tokens_outside_the_vocabulary_are_removed_with_descendants() -> None:
     # Tokens beyond the model's vocabulary are removed with all their descendants.
     tree = DraftTree((3, 9, 4, 5, 8, 6), (ROOT, ROOT, 1, 0, 3, 3), (0.5,) * 6, (MODEL,) * 6)
     assert restrict_to_vocabulary(tree, 10) is tree

@@ -31,7 +31,7 @@ PROMPT = list(range(5, 12))
 NODES, PARENTS, TAKEN = (3, 4, 5, 6, 7), (-1, -1, 0, 1, 2), (4, 6)
 
 
-def saved(folder: Path, config: PretrainedConfig) -> Path:
+def save_model_with_biases(folder: Path, config: PretrainedConfig) -> Path:
     """The model with nonzero biases, so that a bias added by every rank would show."""
     save_model(folder, config)
     weights = load_file(folder / "model.safetensors")
@@ -53,7 +53,7 @@ def ranks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Ranks]]:
     torch.set_num_threads(threads)
 
 
-def said(model: LanguageModel) -> torch.Tensor:
+def logits_after_moves(model: LanguageModel) -> torch.Tensor:
     """Logits after a prompt, of a tree, after its second branch, and in a copied slot.
 
     So rows are moved and copied while their heads are on two ranks.
@@ -77,9 +77,11 @@ def said(model: LanguageModel) -> torch.Tensor:
         pytest.param(FAMILIES["mixtral"], id="mixtral"),
     ],
 )
-def test_the_same_as_whole(config: PretrainedConfig, ranks: list[Ranks], tmp_path: Path) -> None:
+def test_split_model_matches_the_whole_model(
+    config: PretrainedConfig, ranks: list[Ranks], tmp_path: Path
+) -> None:
     """Models that only transformers' own wrappers run are included, such as those with experts."""
-    folder = saved(tmp_path, config)
+    folder = save_model_with_biases(tmp_path, config)
     options = ModelOptions(
         folder=folder, max_sessions=4, max_draft_nodes=24, tensor_parallel_size=RANKS
     )
@@ -88,7 +90,9 @@ def test_the_same_as_whole(config: PretrainedConfig, ranks: list[Ranks], tmp_pat
     assert split.cache.shape.kv_heads == whole.cache.shape.kv_heads // RANKS
     assert split.parameters == whole.parameters
     assert split.info().place == "2 x cpu"
-    torch.testing.assert_close(said(split), said(whole), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        logits_after_moves(split), logits_after_moves(whole), rtol=1e-4, atol=1e-4
+    )
 
 
 @pytest.mark.parametrize(
@@ -100,7 +104,7 @@ def test_the_same_as_whole(config: PretrainedConfig, ranks: list[Ranks], tmp_pat
         ("llama", {"device": "cuda:1"}, "device: must be cuda or cpu with tensor_parallel_size"),
     ],
 )
-def test_what_cannot_be_split(
+def test_unsplittable_models_are_refused(
     family: str, options: dict[str, Any], complaint: str, tmp_path: Path
 ) -> None:
     """A model that cannot be split is refused before any process is started."""
@@ -111,7 +115,7 @@ def test_what_cannot_be_split(
     assert complaint in str(caught.value)
 
 
-def test_a_checkpoint_with_quantized_weights(tmp_path: Path) -> None:
+def test_quantized_checkpoint_is_refused(tmp_path: Path) -> None:
     """Ranks would have to split packed blocks of weights."""
     save_quantized(tmp_path, KINDS["fp8"])
     wanted = ModelOptions(folder=tmp_path, tensor_parallel_size=RANKS)
@@ -119,7 +123,7 @@ def test_a_checkpoint_with_quantized_weights(tmp_path: Path) -> None:
         require_splittable(wanted)
 
 
-def test_what_can_only_be_split_or_quantized(ranks: list[Ranks], tmp_path: Path) -> None:
+def test_split_and_quantized_phi3_is_refused(ranks: list[Ranks], tmp_path: Path) -> None:
     """All ranks refuse it, and this one reports it."""
     options = ModelOptions(
         folder=save_model(tmp_path, FAMILIES["phi3"]),

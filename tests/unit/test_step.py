@@ -22,7 +22,7 @@ MS = 1_000_000
 PROMPT = 100  # tokens that take as long as a forward pass should
 
 
-def model() -> FakeModel:
+def new_model() -> FakeModel:
     made = FakeModel()
     made.step_size = StepSize(LONGEST_S * 1000 * MS / PROMPT)
     return made
@@ -33,8 +33,8 @@ def wish(of: FakeModel, tokens: int, nodes: int = 0) -> Forward:
     return Forward(cast(LanguageModel, of), slot, [0] * tokens, [0] * nodes, [-1] * nodes)
 
 
-def test_rounds_join_a_prompt_and_a_second_prompt_waits() -> None:
-    target = model()
+def test_rounds_join_a_prompt_but_a_second_prompt_waits() -> None:
+    target = new_model()
     step = Step(wish(target, PROMPT))
     assert step.try_add(wish(target, 1, nodes=32))
     assert step.try_add(wish(target, ROUND_TOKENS, nodes=8))
@@ -43,50 +43,50 @@ def test_rounds_join_a_prompt_and_a_second_prompt_waits() -> None:
 
 
 def test_short_prompts_share_a_step() -> None:
-    target = model()
+    target = new_model()
     step = Step(wish(target, 1, nodes=4))
     assert step.try_add(wish(target, PROMPT // 2))
     assert step.try_add(wish(target, PROMPT // 2))
     assert not step.try_add(wish(target, PROMPT // 2))
 
 
-def test_the_first_prompt_fits_behind_rounds_however_long() -> None:
+def test_first_prompt_of_any_length_fits_after_rounds() -> None:
     # A step takes its first prompt even if the prompt is longer than a step should be.
-    target = model()
+    target = new_model()
     assert Step(wish(target, 1)).try_add(wish(target, 3 * PROMPT))
 
 
-def test_another_model_and_a_full_step_wait() -> None:
-    target = model()
-    assert not Step(wish(target, 1)).try_add(wish(model(), 1))
+def test_step_refuses_another_model_and_more_than_its_size() -> None:
+    target = new_model()
+    assert not Step(wish(target, 1)).try_add(wish(new_model(), 1))
     assert not Step(wish(target, 1, nodes=MAX_STEP_TOKENS - 1)).try_add(wish(target, 1))
     step = Step(wish(target, 1))
     assert step.try_add(wish(target, 1, nodes=MAX_STEP_TOKENS - 2))
     assert not step.try_add(wish(target, 1))
 
 
-def of_text(made: Forward, *, waits: bool = False) -> Forward:
+def with_shared_text(made: Forward, *, waits: bool = False) -> Forward:
     """The request in a session with the text that all share here; with `waits` it can copy."""
     made.slot.text = Text([1] * 64, "")
     made.renewed = (lambda: made) if waits else None
     return made
 
 
-def test_what_a_prompt_in_the_step_computes_is_waited_for() -> None:
+def test_request_waits_for_a_prefix_computed_in_the_step() -> None:
     """The prompt may be the first or a later one; rounds compute only their own text."""
-    target = model()
-    first = Step(of_text(wish(target, PROMPT // 4)))
-    assert not first.try_add(of_text(wish(target, PROMPT // 4), waits=True))
+    target = new_model()
+    first = Step(with_shared_text(wish(target, PROMPT // 4)))
+    assert not first.try_add(with_shared_text(wish(target, PROMPT // 4), waits=True))
     later = Step(wish(target, PROMPT // 4))
-    assert later.try_add(of_text(wish(target, PROMPT // 4), waits=True))
-    assert not later.try_add(of_text(wish(target, PROMPT // 4), waits=True))
-    assert later.try_add(of_text(wish(target, PROMPT // 4)))  # this one could not copy it
-    rounds = Step(of_text(wish(target, 1)))
-    assert rounds.try_add(of_text(wish(target, ROUND_TOKENS)))
-    assert rounds.try_add(of_text(wish(target, PROMPT // 4), waits=True))
+    assert later.try_add(with_shared_text(wish(target, PROMPT // 4), waits=True))
+    assert not later.try_add(with_shared_text(wish(target, PROMPT // 4), waits=True))
+    assert later.try_add(with_shared_text(wish(target, PROMPT // 4)))  # this one could not copy it
+    rounds = Step(with_shared_text(wish(target, 1)))
+    assert rounds.try_add(with_shared_text(wish(target, ROUND_TOKENS)))
+    assert rounds.try_add(with_shared_text(wish(target, PROMPT // 4), waits=True))
 
 
-def test_the_size_follows_what_rows_take() -> None:
+def test_step_size_follows_measured_row_times() -> None:
     size = StepSize()
     assert size.prompt_tokens == MAX_STEP_TOKENS
     size.observe(MIN_PROMPT_TOKENS - 1, 1000 * MS)
@@ -101,6 +101,6 @@ def test_the_size_follows_what_rows_take() -> None:
     assert size.prompt_tokens == MIN_PROMPT_TOKENS
 
 
-def test_a_role_says_how_long_a_forward_with_prompts_may_take() -> None:
+def test_step_size_follows_the_configured_time_limit() -> None:
     assert StepSize(row_ns=1e6, longest_s=0.05).prompt_tokens == 50
     assert StepSize(row_ns=1e6).prompt_tokens == LONGEST_S * 1000

@@ -19,14 +19,14 @@ CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_there_are_at_least_as_many_as_the_files_say(kind: str, tmp_path: Path) -> None:
+def test_stored_weights_are_not_overcounted(kind: str, tmp_path: Path) -> None:
     """Packed values count as several; apart from scales, never as more than they are."""
     weights = sum(weight.numel() for weight in save_quantized(tmp_path, KINDS[kind]).values())
     counted = sum(stored.weights for stored in stored_weights(tmp_path).values())
     assert 0.45 * weights < counted < 1.2 * weights
 
 
-def test_a_model_that_is_too_large_is_refused_before_it_is_read(
+def test_too_large_model_is_refused_before_loading(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the process would be killed."""
@@ -36,7 +36,9 @@ def test_a_model_that_is_too_large_is_refused_before_it_is_read(
         load_model(save_model(tmp_path))
 
 
-def test_ranks_share_the_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_share_the_memory_for_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     save_model(tmp_path)
     needed = 2 * sum(stored.weights for stored in stored_weights(tmp_path).values())
     monkeypatch.setattr(memory_left, "free_bytes", lambda device: needed // 2)
@@ -45,7 +47,7 @@ def test_ranks_share_the_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         require_memory(tmp_path, torch.bfloat16, CPU)
 
 
-def test_files_that_nobody_reads_do_not_count(tmp_path: Path) -> None:
+def test_unread_weight_files_are_not_counted(tmp_path: Path) -> None:
     """Some publishers add the same weights under other names."""
     file = save_model(tmp_path) / "model.safetensors"
     before = stored_weights(tmp_path)
@@ -58,7 +60,7 @@ def test_files_that_nobody_reads_do_not_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("index", ["", "[]", "{}", '{"weight_map": []}'])
-def test_a_damaged_index_is_left_to_who_reads_it(index: str, tmp_path: Path) -> None:
+def test_damaged_index_is_ignored_when_listing_files(index: str, tmp_path: Path) -> None:
     # Loading the model reports the damage.
     file = save_model(tmp_path) / "model.safetensors"
     (tmp_path / "model.safetensors.index.json").write_text(index)

@@ -14,7 +14,7 @@ TEXT = "def main():\n    return [place for place in range(100)]\n"
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+def truncating_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     """A tokenizer saved with truncation and padding to eight tokens."""
     folder = tmp_path_factory.mktemp("trained")
     library = HuggingFaceTokenizer.from_file(str(bundled_model("verifier") / "tokenizer.json"))
@@ -25,8 +25,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 
 
 @pytest.mark.parametrize("text", ["def", TEXT, TEXT * (1 + LONG_TEXT // len(TEXT))], ids=len)
-async def test_no_prompt_is_cut_or_filled_up(trained: Tokenizer, text: str) -> None:
+async def test_prompts_are_neither_truncated_nor_padded(
+    truncating_tokenizer: Tokenizer, text: str
+) -> None:
     plain = Tokenizer(Path(bundled_model("verifier"))).encode(text)
-    assert trained.encode(text) == plain
-    assert await trained.encode_async(text) == plain
-    assert trained.decode(plain) == text
+    assert truncating_tokenizer.encode(text) == plain
+    assert await truncating_tokenizer.encode_async(text) == plain
+    assert truncating_tokenizer.decode(plain) == text

@@ -63,14 +63,14 @@ from tests.support.tool_answers import (
 )
 
 
-def offered(*names: str) -> dict[str, Function]:
+def functions_named(*names: str) -> dict[str, Function]:
     """Functions with these names, which take any arguments."""
     return {name: Function(name=name, parameters={}) for name in names}
 
 
 @pytest.mark.parametrize("notation", NOTATIONS.values(), ids=NOTATIONS)
 @given(cuts=st.lists(st.integers(0, 1000)))
-def test_calls_in_any_pieces(notation: Notation, cuts: list[int]) -> None:
+def test_calls_are_read_in_any_pieces(notation: Notation, cuts: list[int]) -> None:
     functions = KNOWN if notation in BETWEEN_TAGS else None
     assert read_calls(notation, in_pieces(ANSWERS[notation.name], cuts), functions) == (
         "",
@@ -79,17 +79,17 @@ def test_calls_in_any_pieces(notation: Notation, cuts: list[int]) -> None:
 
 
 @given(cuts=st.lists(st.integers(0, 1000)))
-def test_text_before_and_behind_calls(cuts: list[int]) -> None:
+def test_text_before_and_after_calls_is_content(cuts: list[int]) -> None:
     text = f"Let me see.\n\n{ANSWERS['hermes']}\nDone "
     assert read_calls(HERMES, in_pieces(text, cuts)) == ("Let me see.\nDone", list(READ))
 
 
-def test_marks_around_nothing_between_calls_are_no_content() -> None:
+def test_empty_marks_between_calls_are_dropped() -> None:
     one, two = (f"<tool_call>\n{said}\n</tool_call>" for said in (WEATHER, BRACES))
     assert read_calls(HERMES, [f"{one}\n<tool_call></tool_call>\n{two}"]) == ("", list(READ))
 
 
-def test_the_mark_before_calls_is_text_behind_one() -> None:
+def test_mark_after_a_call_is_content() -> None:
     one = WEATHER.replace("arguments", "parameters")
     assert read_calls(LLAMA3_JSON, [f"{one}<|python_tag|>x"]) == ("<|python_tag|>x", [READ[0]])
 
@@ -105,7 +105,7 @@ PIECES = ("<tool_call>", "</tool_call>", "<tool", "[TOOL_CALLS]", "[", "]", ",",
 @example(pieces=["{", "x", "}"], cuts=[1])
 @example(pieces=[" ", "[TOOL_CALLS]", " ", "x"], cuts=[3])
 @example(pieces=['{"name": ""', ',"arguments":{}}'], cuts=[])
-def test_any_text_is_told_whole_however_it_comes(
+def test_any_text_is_output_completely_in_any_pieces(
     notation: Notation, pieces: list[str], cuts: list[int]
 ) -> None:
     """If nothing is called, it is the content, unchanged."""
@@ -123,7 +123,7 @@ def test_any_text_is_told_whole_however_it_comes(
         ('{"arguments": {"a": "}"}, "name": "f"}', '{"a": "}"}'),
     ],
 )
-def test_calls_that_are_written_otherwise(written: str, arguments: str) -> None:
+def test_call_variants_are_read(written: str, arguments: str) -> None:
     answer = f"<tool_call>{written}</tool_call>"
     assert (
         read_calls(HERMES, [answer]) == read_calls(HERMES, list(answer)) == ("", [("f", arguments)])
@@ -131,35 +131,35 @@ def test_calls_that_are_written_otherwise(written: str, arguments: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", ["[1]", '"x"', '"[1]"', "7"])
-def test_arguments_that_are_no_object_are_no_call(arguments: str) -> None:
+def test_arguments_that_are_not_an_object_are_content(arguments: str) -> None:
     answer = f'<tool_call>{{"name": "f", "arguments": {arguments}}}</tool_call>'
     assert read_calls(HERMES, [answer]) == read_calls(HERMES, list(answer)) == (answer, [])
 
 
 @pytest.mark.parametrize("cuts", [[], [3], [12, 20]])
-def test_json_that_is_an_answer_is_no_call(cuts: list[int]) -> None:
+def test_json_answer_is_not_read_as_a_call(cuts: list[int]) -> None:
     """Where calls have no marks, an object is a call only if it names an offered function."""
     for answer in ('{"name": "John", "age": 3}', '{"name": "John", "parameters": {"a": 1}}'):
-        reader = CallReader(LLAMA3_JSON, offered("weather"))
+        reader = CallReader(LLAMA3_JSON, functions_named("weather"))
         said = [*(reader.feed(piece) for piece in in_pieces(answer, cuts)), reader.finish()]
         assert "".join(part.content for part in said) == answer and not reader.calls
-    reader = CallReader(LLAMA3_JSON, offered("weather"))
+    reader = CallReader(LLAMA3_JSON, functions_named("weather"))
     assert reader.feed(ANSWERS["llama3_json"]).calls[0].name == "weather" and reader.calls == 1
 
 
-def test_what_is_left_of_a_required_call_is_no_content() -> None:
+def test_rest_of_a_required_call_is_not_content() -> None:
     # With a required call, an answer that was cut off shows no part of it as content.
     answer = ANSWERS["hermes"]
     for end in range(len(answer) + 1):
-        reader = CallReader(HERMES, offered("weather", "say"), required=True)
+        reader = CallReader(HERMES, functions_named("weather", "say"), required=True)
         assert reader.feed(answer[:end]).content + reader.finish().content == ""
 
 
 @pytest.mark.parametrize("cuts", [[], [3, 9, 40, 41, 60]])
-def test_calls_after_the_last_that_is_wanted_are_left_out(cuts: list[int]) -> None:
+def test_calls_beyond_the_limit_are_dropped(cuts: list[int]) -> None:
     one = '<tool_call>\n{"name": "%s", "arguments": {"a": 1}}\n</tool_call>'
     text = one % "weather" + "\n" + one % "say"
-    reader = CallReader(HERMES, offered("weather", "say"), max_calls=1)
+    reader = CallReader(HERMES, functions_named("weather", "say"), max_calls=1)
     parts = [reader.feed(piece) for piece in in_pieces(text, cuts)] + [reader.finish()]
     calls = [call for part in parts for call in part.calls]
     assert {call.name for call in calls} - {""} == {"weather"} and reader.calls == 1
@@ -167,7 +167,7 @@ def test_calls_after_the_last_that_is_wanted_are_left_out(cuts: list[int]) -> No
     assert not "".join(part.content for part in parts)
 
 
-def test_arguments_come_while_they_are_written() -> None:
+def test_arguments_are_streamed() -> None:
     reader = CallReader(HERMES)
     assert reader.feed('Yes <tool_call>{"name": "f", "argu').content == "Yes"
     (begun,) = reader.feed('ments": {"text": "one').calls
@@ -177,7 +177,7 @@ def test_arguments_come_while_they_are_written() -> None:
 
 
 @pytest.mark.parametrize("name", ["a}b", 'a"{', "x" * 128, "é" * 128])
-def test_names_of_any_letters(name: str) -> None:
+def test_function_names_of_any_letters(name: str) -> None:
     answer = f'<tool_call>{{"name": {json.dumps(name)}, "arguments": {{"a": 1}}}}</tool_call>'
     assert (
         read_calls(HERMES, [answer])
@@ -186,7 +186,7 @@ def test_names_of_any_letters(name: str) -> None:
     )
 
 
-def test_a_name_without_an_end_is_no_work_at_every_letter() -> None:
+def test_unterminated_name_is_read_in_linear_time() -> None:
     """A model may loop there, and the event loop is shared: only a limited length is searched."""
     answer = '<tool_call>{"name": "' + "a" * 200_000
     assert read_calls(HERMES, in_pieces(answer, list(range(0, 200_000, 20)))) == (answer, [])
@@ -198,7 +198,7 @@ def test_a_name_without_an_end_is_no_work_at_every_letter() -> None:
     )
 
 
-def test_an_answer_that_was_cut_off() -> None:
+def test_truncated_answers_are_read() -> None:
     """The limit may come in the middle of a call: the arguments so far, or the plain text."""
     assert read_calls(HERMES, ['<tool_call>{"name": "f", "arguments": {"a']) == ("", [("f", '{"a')])
     assert read_calls(HERMES, ['a <tool_call>{"na']) == ('a <tool_call>{"na', [])
@@ -208,7 +208,7 @@ def test_an_answer_that_was_cut_off() -> None:
 
 
 @pytest.mark.parametrize(("reason", "told"), [("stop", "tool_calls"), ("length", "length")])
-def test_why_a_chat_ended(reason: str, told: str) -> None:
+def test_finish_reason_is_tool_calls_after_calls(reason: str, told: str) -> None:
     form = ChatFormat(Reading(offer=Offer(HERMES, {}, None, frozenset())))
     whole = form.whole(0, ANSWERS["hermes"], None, reason)
     assert whole["finish_reason"] == told and whole["message"]["content"] is None
@@ -218,14 +218,14 @@ def test_why_a_chat_ended(reason: str, told: str) -> None:
     assert other["finish_reason"] == reason and "tool_calls" not in other["message"]
 
 
-def test_a_stream_tells_at_its_end_that_tools_were_called_before() -> None:
+def test_finish_reason_of_a_stream_covers_earlier_calls() -> None:
     # A stream's finish reason is `tool_calls` although its last piece holds no call.
     form = ChatFormat(Reading(offer=Offer(HERMES, {}, None, frozenset())))
     assert form.delta(0, ANSWERS["hermes"], None, None)["delta"]["tool_calls"]
     assert form.delta(0, "", None, "stop")["finish_reason"] == "tool_calls"
 
 
-def test_ids_are_as_the_templates_of_a_notation_take_them() -> None:
+def test_call_ids_have_the_form_of_the_notation() -> None:
     # Some templates accept only ids of a certain form.
     for notation, form in (
         (HERMES, r"call_[0-9a-f]{24}"),
@@ -237,7 +237,7 @@ def test_ids_are_as_the_templates_of_a_notation_take_them() -> None:
         assert len(set(ids)) == 2 and all(re.fullmatch(form, call_id) for call_id in ids)
 
 
-def test_what_was_said_before_calls_is_the_content_beside_them() -> None:
+def test_text_before_calls_is_the_content() -> None:
     form = ChatFormat(Reading(offer=Offer(HERMES, {}, None, frozenset())))
     message = form.whole(0, f"Let me see.\n{ANSWERS['hermes']}", None, "stop")["message"]
     assert message["content"] == "Let me see." and len(message["tool_calls"]) == 2
@@ -267,7 +267,9 @@ def test_templates_show_how_calls_are_written(template: str, notation: Notation 
 
 @pytest.mark.parametrize("special", [None, False, True])
 @pytest.mark.parametrize("notation", NOTATIONS.values(), ids=NOTATIONS)
-def test_grammars_of_calls(tmp_path: Path, notation: Notation, special: bool | None) -> None:
+def test_grammars_allow_only_valid_calls(
+    tmp_path: Path, notation: Notation, special: bool | None
+) -> None:
     """Marks may be letters, tokens with letters, or special tokens, which have none."""
     marks = notation.marks
     folder = None if special is None else tmp_path
@@ -286,7 +288,7 @@ def test_grammars_of_calls(tmp_path: Path, notation: Notation, special: bool | N
 
 @pytest.mark.parametrize("special", [None, True])
 @pytest.mark.parametrize("notation", NOTATIONS.values(), ids=NOTATIONS)
-def test_calls_beside_a_form_of_the_answer(
+def test_grammar_allows_calls_or_the_response_format(
     tmp_path: Path, notation: Notation, special: bool | None
 ) -> None:
     # With `auto` and a response format, the answer is a call, or fits the format.
@@ -302,7 +304,7 @@ def test_calls_beside_a_form_of_the_answer(
         assert matches_grammar(asked.grammar, text, folder) is allowed
 
 
-def test_one_call_where_it_is_named_or_several_are_not_wanted() -> None:
+def test_grammar_allows_one_call_if_named_or_not_parallel() -> None:
     # A named tool, or parallel calls switched off, allows exactly one call.
     own = Tokenizer(bundled_model("verifier"))
     tools = [Tool(type="function", function=function) for function in FUNCTIONS]
@@ -317,7 +319,7 @@ def test_one_call_where_it_is_named_or_several_are_not_wanted() -> None:
         assert asked.grammar == calls_grammar(HERMES, functions, own, several=several)
 
 
-def test_a_schema_that_says_nothing_allows_any_object_and_none_an_empty_one() -> None:
+def test_empty_schema_allows_any_object_and_none_an_empty_one() -> None:
     # An empty schema allows any object; without a schema, only an empty object is allowed.
     own = Tokenizer(bundled_model("verifier"))
     known = Vocabulary(bundled_model("verifier"), 4096, [0]).tokenizer
@@ -332,14 +334,14 @@ def test_a_schema_that_says_nothing_allows_any_object_and_none_an_empty_one() ->
         assert (matcher.validate_tokens(token_ids) == len(token_ids)) is allowed
 
 
-def test_templates_are_shown_what_a_tool_takes() -> None:
+def test_templates_receive_tool_parameters() -> None:
     tools = [Tool(type="function", function=Function(name="f"))]
     shown = shown_tools(tools, "auto")
     assert shown is not None and shown[0]["function"]["parameters"] == NO_PARAMETERS
     assert shown_tools(tools, "none") is None and shown_tools([], None) is None
 
 
-def test_special_marks_are_told_to_who_looks_for_them(tmp_path: Path) -> None:
+def test_special_marks_are_named_in_the_stream_when_tools_are_offered(tmp_path: Path) -> None:
     # Special tokens have no text, so the text stream must be told to keep those that mark calls.
     tokenizer = tokenizer_with(tmp_path, "<tool_call>", "</tool_call>", special=True)
     tools = [Tool(type="function", function=FUNCTIONS[0])]
@@ -355,11 +357,11 @@ def test_special_marks_are_told_to_who_looks_for_them(tmp_path: Path) -> None:
         assert (read_calls(HERMES, pieces) == told) if told else "tool_call" not in "".join(pieces)
 
 
-def call(arguments: str) -> dict[str, Any]:
+def function_call(arguments: str) -> dict[str, Any]:
     return {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
 
 
-def test_templates_are_given_the_name_of_the_function_that_a_tool_was() -> None:
+def test_templates_receive_the_function_name_of_a_tool_result() -> None:
     # A tool message holds no name; templates get that of its call.
     told = chat_message(role="tool", content="5", tool_call_id="1")
     other = chat_message(role="tool", content="5", tool_call_id="2")
@@ -367,7 +369,7 @@ def test_templates_are_given_the_name_of_the_function_that_a_tool_was() -> None:
     assert plain[1]["name"] == "f" and "name" not in plain[2]
 
 
-def test_templates_are_given_what_arguments_mean() -> None:
+def test_templates_receive_parsed_arguments() -> None:
     # Templates get arguments as objects, not as JSON text; text that was cut stays text.
     (plain,) = for_template([chat_message(content=None, tool_calls=[call('{"a": [1]}')])])
     assert plain["content"] == ""
@@ -388,7 +390,7 @@ def test_templates_are_given_what_arguments_mean() -> None:
         (chat_message(content="x", tool_call_id="1"), "tool_call_id"),
     ],
 )
-def test_messages_that_are_none(said: Message, field: str) -> None:
+def test_invalid_messages_are_refused(said: Message, field: str) -> None:
     # The error names the message and the field.
     with pytest.raises(InvalidInput) as caught:
         for_template([chat_message(role="user", content="x"), said])

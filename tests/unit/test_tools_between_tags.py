@@ -51,9 +51,7 @@ each_tokenizer = pytest.mark.parametrize("special", [None, False, True])
         ("unknown", "5", "5"),
     ],
 )
-def test_values_are_of_the_types_of_the_schema(
-    style: Style, key: str, text: str, value: Any
-) -> None:
+def test_values_have_the_types_of_the_schema(style: Style, key: str, text: str, value: Any) -> None:
     assert style.arguments_of(style.written(**{key: text})) == {key: value}
 
 
@@ -76,7 +74,7 @@ def three_calls(style: Style) -> tuple[str, list[Any]]:
 
 
 @each_style
-def test_a_cut_at_every_letter(style: Style) -> None:
+def test_calls_are_read_with_a_cut_at_any_letter(style: Style) -> None:
     answer, meant = three_calls(style)
     for cut in range(len(answer)):
         content, calls = read_calls(style.notation, [answer[:cut], answer[cut:]], KNOWN)
@@ -86,7 +84,7 @@ def test_a_cut_at_every_letter(style: Style) -> None:
 @each_style
 @settings(deadline=None)
 @given(cuts=st.lists(st.integers(0, 700)))
-def test_calls_in_any_pieces(style: Style, cuts: list[int]) -> None:
+def test_calls_are_read_in_any_pieces(style: Style, cuts: list[int]) -> None:
     text = f"Let me see.\n\n{three_calls(style)[0]}\nDone "
     assert read_calls(style.notation, in_pieces(text, cuts), KNOWN) == read_calls(
         style.notation, [text], KNOWN
@@ -95,7 +93,7 @@ def test_calls_in_any_pieces(style: Style, cuts: list[int]) -> None:
 
 
 @each_style
-def test_an_answer_that_was_cut_off(style: Style) -> None:
+def test_truncated_answers_are_read(style: Style) -> None:
     answer = style.written(path="abc")
     named = answer.index("write")
     assert read_calls(style.notation, [answer[:named]], KNOWN) == (answer[:named], [])
@@ -125,7 +123,7 @@ GRAMMATICAL = [
 @each_style
 @each_tokenizer
 @pytest.mark.parametrize(("arguments", "allowed"), GRAMMATICAL)
-def test_what_the_grammar_allows_is_read_as_the_schema_wants(
+def test_calls_allowed_by_the_grammar_match_the_schema(
     tmp_path: Path, style: Style, arguments: dict[str, str], allowed: bool, special: bool | None
 ) -> None:
     """The marks of the notation may be letters, or tokens of their own."""
@@ -160,7 +158,7 @@ def test_what_the_grammar_allows_is_read_as_the_schema_wants(
         ({"type": "integer", "minimum": 3}, "3", "2"),
     ],
 )
-def test_what_schemas_say_of_values(
+def test_grammar_enforces_value_schemas(
     tmp_path: Path, style: Style, schema: dict[str, Any], good: str, bad: str, special: bool | None
 ) -> None:
     folder = None if special is None else tmp_path
@@ -181,7 +179,7 @@ def test_what_schemas_say_of_values(
         {"properties": {"path": {"allOf": 5}, "lines": None}},
     ],
 )
-def test_nulls_in_a_schema_say_nothing(style: Style, parameters: dict[str, Any]) -> None:
+def test_nulls_in_a_schema_are_ignored(style: Style, parameters: dict[str, Any]) -> None:
     """Some languages write an empty list as null; types in such parts do not count."""
     function = Function(name="write", parameters=parameters)
     path = parameters["properties"] or {}
@@ -207,7 +205,7 @@ def test_nulls_in_a_schema_say_nothing(style: Style, parameters: dict[str, Any])
         Function(name="a", parameters={"required": [{}], "properties": {"b": {}}}),
     ],
 )
-def test_what_tags_cannot_hold_is_refused(style: Style, function: Function) -> None:
+def test_names_invalid_in_tags_are_refused(style: Style, function: Function) -> None:
     said = function.model_dump_json().replace("END", style.end)
     with pytest.raises(InvalidInput) as caught:
         is_allowed(style.notation, [Function.model_validate_json(said)], "")

@@ -23,7 +23,7 @@ PIECES = ("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>
 @example(pieces=["<tool_call>", "write", "<arg_key>", "path", "</tool_call>", "x"], cuts=[30])
 @example(pieces=["<tool_call>", "write", "<arg_key>", "</arg_key>", "<arg_value>", "5"], cuts=[])
 @example(pieces=["<tool_call>", "a" * 300, GLM_4_5.written(path="x")], cuts=[230])
-def test_any_text_is_told_whole_however_it_comes(pieces: list[str], cuts: list[int]) -> None:
+def test_any_text_is_output_completely_in_any_pieces(pieces: list[str], cuts: list[int]) -> None:
     # How a text is cut into pieces does not change what is read.
     assert_read_equally_however_cut(GLM45, pieces, cuts, KNOWN)
 
@@ -38,18 +38,18 @@ def test_any_text_is_told_whole_however_it_comes(pieces: list[str], cuts: list[i
         "<tool_call>write\n",
     ],
 )
-def test_what_is_no_call_is_content(answer: str) -> None:
+def test_text_without_a_valid_call_is_content(answer: str) -> None:
     assert read_calls(GLM45, [answer]) == read_calls(GLM45, list(answer)) == (answer, [])
 
 
-def test_spaces_between_tags_and_a_key_without_value() -> None:
+def test_spaces_between_tags_and_valueless_keys_are_accepted() -> None:
     spaced = GLM_4_7.written(path="x", lines="5").replace("><", "> <")
     assert GLM_4_7.arguments_of(spaced) == {"path": "x", "lines": 5}
     valueless = spaced.replace("</tool_call>", "<arg_key>deep</arg_key></tool_call>")
     assert GLM_4_7.arguments_of(valueless) == {"path": "x", "lines": 5}
 
 
-def test_arguments_come_while_they_are_written() -> None:
+def test_arguments_are_streamed() -> None:
     reader = CallReader(GLM45, KNOWN)
     assert reader.feed("Yes <tool_call>wri").content == "Yes"
     assert reader.feed("te\n<arg_k").calls == []
@@ -62,13 +62,13 @@ def test_arguments_come_while_they_are_written() -> None:
     assert pieces == [', "lines": 5}']
 
 
-def test_half_a_name_is_content() -> None:
+def test_truncated_name_is_content() -> None:
     answer = GLM_4_5.written(path="abc")
     assert read_calls(GLM45, [answer[:15]]) == (answer[:15], [])
 
 
 @pytest.mark.parametrize("style", ["glm 4.5", "glm 4.7"])
-def test_other_tags_within_a_text_are_text(style: str) -> None:
+def test_other_tags_within_a_value_are_text(style: str) -> None:
     text = "<b> </arg_valu </tool_call><arg_key>"
     answer = STYLES[style].written(path=text)
     assert STYLES[style].arguments_of(answer) == {"path": text}
@@ -83,7 +83,7 @@ def test_other_tags_within_a_text_are_text(style: str) -> None:
         Function(name="a", parameters={"properties": {" b": {}}}),
     ],
 )
-def test_what_its_tags_cannot_hold_is_refused(function: Function) -> None:
+def test_names_invalid_in_tags_are_refused(function: Function) -> None:
     with pytest.raises(InvalidInput) as caught:
         is_allowed(GLM45, [function], "")
     assert caught.value.field == "tools"

@@ -22,7 +22,7 @@ PIECES = ("<minimax:tool_call>", "</minimax:tool_call>", "<invoke name=", '"', "
 @given(pieces=st.lists(st.sampled_from(PIECES), max_size=20), cuts=st.lists(st.integers(0, 400)))
 @example(pieces=["<minimax:tool_call>", "<invoke name=", "\n", "</minimax:tool_call>"], cuts=[25])
 @example(pieces=["<minimax:tool_call>", "<invoke name=", "write", ">", "<parameter name="], cuts=[])
-def test_any_text_is_told_whole_however_it_comes(pieces: list[str], cuts: list[int]) -> None:
+def test_any_text_is_output_completely_in_any_pieces(pieces: list[str], cuts: list[int]) -> None:
     # How a text is cut into pieces does not change what is read.
     assert_read_equally_however_cut(MINIMAX_M2, pieces, cuts, KNOWN)
 
@@ -37,23 +37,23 @@ def test_any_text_is_told_whole_however_it_comes(pieces: list[str], cuts: list[i
         f'<minimax:tool_call><invoke name="{"a" * 500}">',
     ],
 )
-def test_what_is_no_call_is_content(answer: str) -> None:
+def test_text_without_a_valid_call_is_content(answer: str) -> None:
     assert read_calls(MINIMAX_M2, [answer]) == read_calls(MINIMAX_M2, list(answer)) == (answer, [])
 
 
 @pytest.mark.parametrize("forgotten", ["</parameter>\n", "</parameter>", '"'])
-def test_what_models_forget(forgotten: str) -> None:
+def test_calls_with_missing_marks_are_read(forgotten: str) -> None:
     answer = MINIMAX.written(path="x", lines="5").replace(forgotten, "")
     meant = MINIMAX.arguments_of(answer)
     assert (meant["path"].rstrip("\n"), meant["lines"]) == ("x", 5)
 
 
-def test_marks_of_the_section_within_a_text_are_text() -> None:
+def test_section_marks_within_a_value_are_text() -> None:
     text = "<minimax:tool_call></minimax:tool_call>"
     assert MINIMAX.arguments_of(MINIMAX.written(path=text)) == {"path": text}
 
 
-def test_arguments_come_while_they_are_written() -> None:
+def test_arguments_are_streamed() -> None:
     reader = CallReader(MINIMAX_M2, KNOWN)
     assert reader.feed("Yes <minimax:tool_call>\n<inv").content == "Yes"
     assert reader.feed('oke name="wri').calls == []
@@ -66,13 +66,13 @@ def test_arguments_come_while_they_are_written() -> None:
 
 
 @pytest.mark.parametrize("name", ["a>b", '"ab', " a"])
-def test_names_that_its_tags_cannot_hold_are_refused(name: str) -> None:
+def test_names_invalid_in_tags_are_refused(name: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         is_allowed(MINIMAX_M2, [Function(name=name)], "")
     assert caught.value.field == "tools"
 
 
-def test_a_name_with_a_quote_within() -> None:
+def test_function_name_may_contain_a_quote() -> None:
     odd = '<minimax:tool_call>\n<invoke name="od"d">\n</invoke>\n</minimax:tool_call>'
     assert is_allowed(MINIMAX_M2, [Function(name='od"d')], odd)
     assert read_calls(MINIMAX_M2, [odd]) == ("", [('od"d', "{}")])

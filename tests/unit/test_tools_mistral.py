@@ -26,19 +26,19 @@ CALLS = [
 @pytest.mark.parametrize("form", CALLS)
 @settings(deadline=None)
 @given(cuts=st.lists(st.integers(0, 300)))
-def test_calls_in_any_pieces(form: str, cuts: list[int]) -> None:
+def test_calls_are_read_in_any_pieces(form: str, cuts: list[int]) -> None:
     answer = f"Let me see. {form.format(*ONE)}{form.format(*TWO)}"
     assert read_calls(MISTRAL, in_pieces(answer, cuts)) == ("Let me see.", [ONE, TWO])
 
 
-def test_every_letter_by_itself() -> None:
+def test_calls_are_read_letter_by_letter() -> None:
     answer = "".join(form.format(*ONE) for form in CALLS)
     for cut in range(len(answer)):
         assert read_calls(MISTRAL, [answer[:cut], answer[cut:]]) == ("", [ONE] * len(CALLS))
     assert read_calls(MISTRAL, list(answer)) == ("", [ONE] * len(CALLS))
 
 
-def test_arguments_come_while_they_are_written() -> None:
+def test_arguments_are_streamed() -> None:
     reader = CallReader(MISTRAL)
     assert reader.feed("[TOOL_CALLS]weather[CALL_ID]abc").calls == []
     (begun,) = reader.feed('[ARGS]{"ci').calls
@@ -55,7 +55,7 @@ PIECES = ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "a", "b1", " ", "{", "}", '"', 
 @given(pieces=st.lists(st.sampled_from(PIECES), max_size=20), cuts=st.lists(st.integers(0, 300)))
 @example(pieces=["[TOOL_CALLS]", "a", " ", "b1", "{", "}"], cuts=[13, 14])
 @example(pieces=["[TOOL_CALLS]", "a", "[ARGS]", "{", "}", "[TOOL_CALLS]", " ", "b1"], cuts=[])
-def test_any_text_is_told_whole_however_it_comes(pieces: list[str], cuts: list[int]) -> None:
+def test_any_text_is_output_completely_in_any_pieces(pieces: list[str], cuts: list[int]) -> None:
     # How a text is cut into pieces does not change what is read.
     text = "".join(pieces)
     content, calls = read_calls(MISTRAL, [text])
@@ -68,7 +68,7 @@ def test_any_text_is_told_whole_however_it_comes(pieces: list[str], cuts: list[i
     "answer",
     ["[TOOL_CALLS] none, I think {x}", "[TOOL_CALLS]a[FOO]x {}", "[TOOL_CALLS]" + "a" * 500 + "{}"],
 )
-def test_what_is_no_call_is_content(answer: str) -> None:
+def test_text_without_a_valid_call_is_content(answer: str) -> None:
     assert read_calls(MISTRAL, [answer]) == read_calls(MISTRAL, list(answer)) == (answer, [])
 
 
@@ -92,7 +92,7 @@ FUNCTIONS = [
         ('[TOOL_CALLS]weather[ARGS]{"city": "x"}, {}', False),
     ],
 )
-def test_a_required_call_may_have_both_forms(text: str, allowed: bool) -> None:
+def test_grammar_allows_both_forms_of_a_call(text: str, allowed: bool) -> None:
     # A list of calls after one mark, or a mark before every call; names may limit the choice.
     assert is_allowed(MISTRAL, FUNCTIONS, text) is allowed
     single = allowed and text.count("TOOL_CALLS") == 1
@@ -103,7 +103,7 @@ def test_a_required_call_may_have_both_forms(text: str, allowed: bool) -> None:
 
 
 @pytest.mark.parametrize("special", [False, True])
-def test_marks_within_a_call_may_be_tokens_of_their_own(tmp_path: Path, special: bool) -> None:
+def test_marks_within_a_call_may_be_separate_tokens(tmp_path: Path, special: bool) -> None:
     # The marks may be tokens of their own, special ones or not; the grammar allows the same calls.
     tokenizer_with(tmp_path, *MISTRAL.marks, special=special)
     text = '[TOOL_CALLS]weather[CALL_ID]a1b2c3d4e[ARGS]{"city": "x"}'

@@ -39,7 +39,7 @@ CALLED = [
 ]
 
 
-def test_a_cut_at_every_letter() -> None:
+def test_calls_are_read_with_a_cut_at_any_letter() -> None:
     for answer in (ANSWER, f"\n<|python_start|>{ANSWER}<|python_end|>"):
         for cut in range(len(answer)):
             assert read_calls(PYTHONIC, [answer[:cut], answer[cut:]], KNOWN) == ("", CALLED)
@@ -54,7 +54,7 @@ PIECES = ("[", "]", "(", ")", ",", "=", "weather", "now", "a", "'", '"', "\\", "
 @given(pieces=st.lists(st.sampled_from(PIECES), max_size=20), cuts=st.lists(st.integers(0, 200)))
 @example(pieces=["[weather(", "days=1", "1", ",", "x", ")", "]"], cuts=[3])
 @example(pieces=["[", "now()", ",", "a", "]"], cuts=[])
-def test_any_text_is_told_whole_however_it_comes(pieces: list[str], cuts: list[int]) -> None:
+def test_any_text_is_output_completely_in_any_pieces(pieces: list[str], cuts: list[int]) -> None:
     # How a text is cut into pieces does not change what is read.
     text = "".join(pieces)
     content, calls = read_calls(PYTHONIC, [text], KNOWN)
@@ -79,7 +79,7 @@ def test_any_text_is_told_whole_however_it_comes(pieces: list[str], cuts: list[i
         ("[]", []),
     ],
 )
-def test_literals(written: str, value: Any) -> None:
+def test_literals_are_converted_to_json(written: str, value: Any) -> None:
     answer = f"[weather(city={written})]"
     ((_, arguments),) = read_calls(PYTHONIC, list(answer), KNOWN)[1]
     assert json.loads(arguments) == {"city": value}
@@ -107,7 +107,7 @@ def test_literals(written: str, value: Any) -> None:
         "[now",
     ],
 )
-def test_what_is_no_call_is_content(answer: str) -> None:
+def test_text_without_a_valid_call_is_content(answer: str) -> None:
     assert (
         read_calls(PYTHONIC, [answer], KNOWN)
         == read_calls(PYTHONIC, list(answer), KNOWN)
@@ -115,13 +115,13 @@ def test_what_is_no_call_is_content(answer: str) -> None:
     )
 
 
-def test_an_argument_that_is_no_literal_behind_one_is_told_as_it_stands() -> None:
+def test_later_non_literal_argument_is_passed_unchanged() -> None:
     # The call has already begun when the invalid argument comes, so it is passed on as it stands.
     answer = "[weather(days=1, city=Bern)]"
     assert read_calls(PYTHONIC, [answer], KNOWN) == ("", [("weather", '{"days": 1, city=Bern}')])
 
 
-def test_arguments_come_one_by_one() -> None:
+def test_arguments_are_streamed_one_by_one() -> None:
     reader = CallReader(PYTHONIC, KNOWN)
     assert reader.feed('[weather(city="Be').calls == []
     (begun,) = reader.feed('rn", da').calls
@@ -145,7 +145,7 @@ def test_arguments_come_one_by_one() -> None:
         ("now(x=1)", False),
     ],
 )
-def test_what_the_grammar_allows_is_read_as_the_schema_wants(call: str, allowed: bool) -> None:
+def test_calls_allowed_by_the_grammar_match_the_schema(call: str, allowed: bool) -> None:
     functions = [WEATHER, KNOWN["now"]]
     assert is_allowed(PYTHONIC, functions, f"[{call}]", several=False) is allowed
     assert is_allowed(PYTHONIC, functions, f"[{call}, now()]") is allowed
@@ -160,13 +160,13 @@ def test_what_the_grammar_allows_is_read_as_the_schema_wants(call: str, allowed:
     "function",
     [Function(name="a b"), Function(name="a", parameters={"properties": {"b c": {}}})],
 )
-def test_what_python_cannot_tell_is_refused(function: Function) -> None:
+def test_functions_not_expressible_in_python_are_refused(function: Function) -> None:
     with pytest.raises(InvalidInput) as caught:
         is_allowed(PYTHONIC, [function], "")
     assert caught.value.field == "tools"
 
 
-def test_a_long_argument_is_no_work_at_every_letter() -> None:
+def test_long_argument_is_read_in_linear_time() -> None:
     """The event loop is shared: what was read is not copied again with each letter."""
     text = "a" * 1_000_000
     answer = f"[weather(city='{text}')]"

@@ -22,7 +22,7 @@ PIECES = ("<tool_call>", "</tool_call>", "<function=", "write", ">", "\n", "</fu
 @given(pieces=st.lists(st.sampled_from(PIECES), max_size=20), cuts=st.lists(st.integers(0, 400)))
 @example(pieces=["<function=", "\n", "<tool_call>", "f"], cuts=[])
 @example(pieces=["<function=", "f", ">", "<parameter=", "\n", "path>", "</function>"], cuts=[20])
-def test_any_text_is_told_whole_however_it_comes(pieces: list[str], cuts: list[int]) -> None:
+def test_any_text_is_output_completely_in_any_pieces(pieces: list[str], cuts: list[int]) -> None:
     # How a text is cut into pieces does not change what is read.
     assert_read_equally_however_cut(QWEN3_CODER, pieces, cuts, KNOWN)
 
@@ -36,17 +36,17 @@ def test_any_text_is_told_whole_however_it_comes(pieces: list[str], cuts: list[i
         "<tool_call>\n<function=write>\n<parameter=path>\nx\n</parameter>\n</tool_call>",
     ],
 )
-def test_what_models_forget(answer: str) -> None:
+def test_calls_with_missing_marks_are_read(answer: str) -> None:
     """The tag before a call, the tags that end a value or the call, or line ends."""
     assert QWEN.arguments_of(answer) == {"path": "x"}
 
 
-def test_a_forgotten_end_before_another_argument() -> None:
+def test_missing_end_tag_before_another_argument() -> None:
     answer = "<function=write>\n<parameter=path>\nx\n<parameter=lines>\n5\n</parameter></function>"
     assert QWEN.arguments_of(answer) == {"path": "x", "lines": 5}
 
 
-def test_arguments_come_while_they_are_written() -> None:
+def test_arguments_are_streamed() -> None:
     reader = CallReader(QWEN3_CODER, KNOWN)
     assert reader.feed("Yes <tool_call>\n<function=wri").content == "Yes"
     (begun,) = reader.feed("te>\n<par").calls
@@ -57,16 +57,16 @@ def test_arguments_come_while_they_are_written() -> None:
     assert [part.arguments for part in reader.feed("</parameter></function>").calls] == ["5}"]
 
 
-def test_half_a_tag_before_a_call_is_content() -> None:
+def test_truncated_tag_before_a_call_is_content() -> None:
     answer = QWEN.written(path="abc")
     assert read_calls(QWEN3_CODER, [answer[:20]], KNOWN) == (answer[:20], [])
 
 
-def test_json_that_a_line_breaks_off_is_text() -> None:
+def test_unterminated_json_value_is_text() -> None:
     assert QWEN.arguments_of(QWEN.written(more='{"x": "')) == {"more": '{"x": "'}
 
 
-def test_what_ends_a_call_ends_a_text() -> None:
+def test_grammar_excludes_the_end_tag_within_a_value() -> None:
     assert not is_allowed(QWEN3_CODER, [KNOWN["write"]], QWEN.written(path="x</function>"))
 
 
@@ -78,7 +78,7 @@ def test_what_ends_a_call_ends_a_text() -> None:
         Function(name="a", parameters={"properties": {"b": {"enum": ["</function>"]}}}),
     ],
 )
-def test_what_its_tags_cannot_hold_is_refused(function: Function) -> None:
+def test_names_invalid_in_tags_are_refused(function: Function) -> None:
     with pytest.raises(InvalidInput) as caught:
         is_allowed(QWEN3_CODER, [function], "")
     assert caught.value.field == "tools"

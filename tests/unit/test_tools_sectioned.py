@@ -20,65 +20,81 @@ from tests.support.marks import in_pieces
 ONE, TWO = ("weather", '{"city": "Be } rn", "days": {"a": 1}}'), ("say", '{"text": "```"}')
 
 
-def fenced(name: str, arguments: str) -> str:
+def fenced_call(name: str, arguments: str) -> str:
     return (
         f"<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n{arguments}\n```"
         "<｜tool▁call▁end｜>"
     )
 
 
-def plain(name: str, arguments: str) -> str:
+def plain_call(name: str, arguments: str) -> str:
     return f"<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{arguments}<｜tool▁call▁end｜>"
 
 
-def numbered(name: str, arguments: str, number: int = 0) -> str:
+def numbered_call(name: str, arguments: str, number: int = 0) -> str:
     return (
         f"<|tool_call_begin|>functions.{name}:{number}<|tool_call_argument_begin|>{arguments}"
         "<|tool_call_end|>"
     )
 
 
-def section(notation: Sectioned, *calls: str, between: str = "") -> str:
+def call_section(notation: Sectioned, *calls: str, between: str = "") -> str:
     return f"{notation.section}{between.join(calls)}{notation.end}"
 
 
 FORMS = [
-    (DEEPSEEK, section(DEEPSEEK, fenced(*ONE), fenced(*TWO), between="\n")),
-    (DEEPSEEK, section(DEEPSEEK, plain(*ONE), plain(*TWO))),
-    (KIMI_K2, section(KIMI_K2, numbered(*ONE), numbered(*TWO, number=12))),
+    (DEEPSEEK, call_section(DEEPSEEK, fenced_call(*ONE), fenced_call(*TWO), between="\n")),
+    (DEEPSEEK, call_section(DEEPSEEK, plain_call(*ONE), plain_call(*TWO))),
+    (KIMI_K2, call_section(KIMI_K2, numbered_call(*ONE), numbered_call(*TWO, number=12))),
     # With line ends, as some models write them, and without parts that models forget.
-    (DEEPSEEK, section(DEEPSEEK, "", fenced(*ONE), fenced(*TWO), "", between="\n\n")),
-    (DEEPSEEK, section(DEEPSEEK, plain(*ONE), "", between="\n") + section(DEEPSEEK, plain(*TWO))),
-    (DEEPSEEK, fenced(*ONE) + fenced(*TWO)),
-    (DEEPSEEK, section(DEEPSEEK, plain(*ONE).removeprefix(DEEPSEEK.begin), plain(*TWO))),
-    (KIMI_K2, section(KIMI_K2, "", numbered(*ONE), numbered(*TWO), "", between="\n")),
-    (KIMI_K2, section(KIMI_K2, numbered(*ONE), numbered(*TWO)).replace("functions.", "")),
-    (KIMI_K2, section(KIMI_K2, numbered(*ONE), numbered(*TWO)).replace(":0<", "<")),
-    (KIMI_K2, numbered(*ONE) + numbered(*TWO)),
+    (
+        DEEPSEEK,
+        call_section(DEEPSEEK, "", fenced_call(*ONE), fenced_call(*TWO), "", between="\n\n"),
+    ),
+    (
+        DEEPSEEK,
+        call_section(DEEPSEEK, plain_call(*ONE), "", between="\n")
+        + call_section(DEEPSEEK, plain_call(*TWO)),
+    ),
+    (DEEPSEEK, fenced_call(*ONE) + fenced_call(*TWO)),
+    (
+        DEEPSEEK,
+        call_section(DEEPSEEK, plain_call(*ONE).removeprefix(DEEPSEEK.begin), plain_call(*TWO)),
+    ),
+    (
+        KIMI_K2,
+        call_section(KIMI_K2, "", numbered_call(*ONE), numbered_call(*TWO), "", between="\n"),
+    ),
+    (
+        KIMI_K2,
+        call_section(KIMI_K2, numbered_call(*ONE), numbered_call(*TWO)).replace("functions.", ""),
+    ),
+    (KIMI_K2, call_section(KIMI_K2, numbered_call(*ONE), numbered_call(*TWO)).replace(":0<", "<")),
+    (KIMI_K2, numbered_call(*ONE) + numbered_call(*TWO)),
 ]
 
 
 @pytest.mark.parametrize(("notation", "answer"), FORMS)
 @settings(deadline=None)
 @given(cuts=st.lists(st.integers(0, 600)))
-def test_calls_in_any_pieces(notation: Sectioned, answer: str, cuts: list[int]) -> None:
+def test_calls_are_read_in_any_pieces(notation: Sectioned, answer: str, cuts: list[int]) -> None:
     text = f"Let me see.\n\n{answer}"
     assert read_calls(notation, in_pieces(text, cuts)) == ("Let me see.", [ONE, TWO])
 
 
 @pytest.mark.parametrize(("notation", "answer"), FORMS)
-def test_every_letter_by_itself(notation: Sectioned, answer: str) -> None:
+def test_calls_are_read_letter_by_letter(notation: Sectioned, answer: str) -> None:
     for cut in range(len(answer)):
         assert read_calls(notation, [answer[:cut], answer[cut:]]) == ("", [ONE, TWO])
     assert read_calls(notation, list(answer)) == ("", [ONE, TWO])
 
 
 @pytest.mark.parametrize(("notation", "answer"), FORMS[:3])
-def test_text_behind_a_section_is_content(notation: Sectioned, answer: str) -> None:
+def test_text_after_a_section_is_content(notation: Sectioned, answer: str) -> None:
     assert read_calls(notation, list(f"{answer}\nDone")) == ("\nDone", [ONE, TWO])
 
 
-def test_arguments_come_while_they_are_written() -> None:
+def test_arguments_are_streamed() -> None:
     for notation, head in (
         (DEEPSEEK, "<｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n"),
         (DEEPSEEK, "<｜tool▁call▁begin｜>weather<｜tool▁sep｜>"),
@@ -94,7 +110,7 @@ def test_arguments_come_while_they_are_written() -> None:
 
 PIECES = (
     *DEEPSEEK.marks, *KIMI_K2.marks, "functions.", "function", ":0", "a", "b1", " ", "{", "}", '"',
-    "```json", "```", "\n", "<", "<|tool", plain("f", "{}"), numbered("f", "{}"),
+    "```json", "```", "\n", "<", "<|tool", plain_call("f", "{}"), numbered_call("f", "{}"),
 )  # fmt: skip
 
 
@@ -102,9 +118,9 @@ PIECES = (
 @settings(deadline=None, max_examples=300)
 @given(pieces=st.lists(st.sampled_from(PIECES), max_size=20), cuts=st.lists(st.integers(0, 600)))
 @example(pieces=[DEEPSEEK.begin, "a", "<｜tool▁sep｜>", "{", "```json", "{", "}"], cuts=[22, 31])
-@example(pieces=[KIMI_K2.begin, "a", KIMI_K2.call_end, numbered("f", "{}")], cuts=[20])
-@example(pieces=[DEEPSEEK.begin, "a" * 300, " ", plain("f", "{}"), " ", "a"], cuts=[280, 281])
-def test_any_text_is_told_whole_however_it_comes(
+@example(pieces=[KIMI_K2.begin, "a", KIMI_K2.call_end, numbered_call("f", "{}")], cuts=[20])
+@example(pieces=[DEEPSEEK.begin, "a" * 300, " ", plain_call("f", "{}"), " ", "a"], cuts=[280, 281])
+def test_any_text_is_output_completely_in_any_pieces(
     notation: Sectioned, pieces: list[str], cuts: list[int]
 ) -> None:
     # How a text is cut into pieces does not change what is read.
@@ -120,22 +136,20 @@ def test_any_text_is_told_whole_however_it_comes(
         (KIMI_K2, "<|tool_call_begin|>" + "a" * 500),
     ],
 )
-def test_what_is_no_call_is_content_and_hides_none_behind_it(
-    notation: Sectioned, begun: str
-) -> None:
+def test_invalid_call_is_content_and_later_calls_are_read(notation: Sectioned, begun: str) -> None:
     # Text that only begins like a call is content, and a real call after it is still found.
     assert read_calls(notation, [begun]) == read_calls(notation, list(begun)) == (begun, [])
-    answer = begun + (plain if notation is DEEPSEEK else numbered)(*ONE)
+    answer = begun + (plain_call if notation is DEEPSEEK else numbered_call)(*ONE)
     assert read_calls(notation, [answer]) == read_calls(notation, list(answer)) == (begun, [ONE])
 
 
-def test_an_answer_that_was_cut_off() -> None:
-    for notation, first in ((DEEPSEEK, fenced(*ONE)), (KIMI_K2, numbered(*ONE))):
+def test_truncated_answers_are_read() -> None:
+    for notation, first in ((DEEPSEEK, fenced_call(*ONE)), (KIMI_K2, numbered_call(*ONE))):
         for cut in range(len(notation.begin) + 1, first.index("{")):
             begun = notation.section + first[:cut]
             assert read_calls(notation, [begun]) == (begun, [])
             more = "\n" + first[:cut]
-            unclosed = section(notation, first)[: -len(notation.end)]
+            unclosed = call_section(notation, first)[: -len(notation.end)]
             assert read_calls(notation, [unclosed + more]) == (more, [ONE])
         end = first.index(": {")
         assert read_calls(notation, [notation.section + first[:end]]) == (
@@ -144,11 +158,11 @@ def test_an_answer_that_was_cut_off() -> None:
         )
 
 
-def test_ids_are_those_that_kimi_writes_and_none_is_told_twice() -> None:
+def test_kimi_call_ids_are_kept_but_never_repeated() -> None:
     # Kimi's own ids are kept; a repeated one is replaced by a new id.
     def ids(*numbers: int) -> list[str]:
-        calls = (numbered(*ONE, number=number) for number in numbers)
-        parts = CallReader(KIMI_K2).feed(section(KIMI_K2, *calls)).calls
+        calls = (numbered_call(*ONE, number=number) for number in numbers)
+        parts = CallReader(KIMI_K2).feed(call_section(KIMI_K2, *calls)).calls
         return [part.call_id for part in parts if part.name]
 
     assert ids(3, 4) == ["functions.weather:3", "functions.weather:4"]
@@ -168,23 +182,31 @@ CITY, TOWN, EMPTY = ("weather", '{"city": "<｜"}'), ("weather", '{"town": "x"}'
 @pytest.mark.parametrize(
     ("notation", "text", "calls"),
     [
-        (DEEPSEEK, section(DEEPSEEK, fenced(*CITY)), [CITY]),
-        (DEEPSEEK, section(DEEPSEEK, fenced(*CITY), fenced(*EMPTY), between="\n"), [CITY, EMPTY]),
-        (DEEPSEEK, section(DEEPSEEK, plain(*EMPTY)), [EMPTY]),
-        (DEEPSEEK, section(DEEPSEEK, plain(*EMPTY), plain(*CITY)), [EMPTY, CITY]),
-        (DEEPSEEK, section(DEEPSEEK, plain(*TOWN)), []),
-        (DEEPSEEK, section(DEEPSEEK, fenced(*TOWN)), []),
-        (DEEPSEEK, section(DEEPSEEK, plain(*CITY), fenced(*CITY)), []),
-        (DEEPSEEK, section(DEEPSEEK), []),
-        (DEEPSEEK, plain(*CITY), []),
-        (KIMI_K2, section(KIMI_K2, numbered(*CITY)), [CITY]),
-        (KIMI_K2, section(KIMI_K2, numbered(*EMPTY, number=7), numbered(*CITY)), [EMPTY, CITY]),
-        (KIMI_K2, section(KIMI_K2, numbered(*TOWN)), []),
-        (KIMI_K2, section(KIMI_K2, numbered(*CITY).replace(":0", "")), []),
-        (KIMI_K2, section(KIMI_K2, numbered(*CITY).replace(":0", ":12345")), []),
+        (DEEPSEEK, call_section(DEEPSEEK, fenced_call(*CITY)), [CITY]),
+        (
+            DEEPSEEK,
+            call_section(DEEPSEEK, fenced_call(*CITY), fenced_call(*EMPTY), between="\n"),
+            [CITY, EMPTY],
+        ),
+        (DEEPSEEK, call_section(DEEPSEEK, plain_call(*EMPTY)), [EMPTY]),
+        (DEEPSEEK, call_section(DEEPSEEK, plain_call(*EMPTY), plain_call(*CITY)), [EMPTY, CITY]),
+        (DEEPSEEK, call_section(DEEPSEEK, plain_call(*TOWN)), []),
+        (DEEPSEEK, call_section(DEEPSEEK, fenced_call(*TOWN)), []),
+        (DEEPSEEK, call_section(DEEPSEEK, plain_call(*CITY), fenced_call(*CITY)), []),
+        (DEEPSEEK, call_section(DEEPSEEK), []),
+        (DEEPSEEK, plain_call(*CITY), []),
+        (KIMI_K2, call_section(KIMI_K2, numbered_call(*CITY)), [CITY]),
+        (
+            KIMI_K2,
+            call_section(KIMI_K2, numbered_call(*EMPTY, number=7), numbered_call(*CITY)),
+            [EMPTY, CITY],
+        ),
+        (KIMI_K2, call_section(KIMI_K2, numbered_call(*TOWN)), []),
+        (KIMI_K2, call_section(KIMI_K2, numbered_call(*CITY).replace(":0", "")), []),
+        (KIMI_K2, call_section(KIMI_K2, numbered_call(*CITY).replace(":0", ":12345")), []),
     ],
 )
-def test_what_the_grammar_allows_is_read_as_it_is_meant(
+def test_texts_allowed_by_the_grammar_are_read_as_calls(
     notation: Sectioned, text: str, calls: list[tuple[str, str]]
 ) -> None:
     # Every call that the grammar allows can be read, and arguments follow the schema.
@@ -197,7 +219,7 @@ def test_what_the_grammar_allows_is_read_as_it_is_meant(
 
 @pytest.mark.parametrize("notation", [DEEPSEEK, KIMI_K2])
 @pytest.mark.parametrize("name", ["a name", "a<b", "a{b", "a`b"])
-def test_names_that_heads_cannot_hold_are_refused(notation: Sectioned, name: str) -> None:
+def test_function_names_invalid_in_headers_are_refused(notation: Sectioned, name: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         is_allowed(notation, [Function(name=name)], "")
     assert caught.value.field == "tools"

@@ -73,13 +73,13 @@ def template_of(folder: Path, text: str) -> ChatTemplate:
     return ChatTemplate(bundled_model("verifier"), file)
 
 
-def called(arguments: str, call_id: str = "a1b2c3d4e") -> dict[str, Any]:
+def call_of(arguments: str, call_id: str = "a1b2c3d4e") -> dict[str, Any]:
     function = {"name": "weather", "arguments": arguments}
     return {"id": call_id, "type": "function", "function": function}
 
 
 @pytest.mark.parametrize(("text", "notation"), TEMPLATES)
-def test_a_template_writes_calls_as_its_notation_reads_them(
+def test_calls_rendered_by_a_template_are_read_by_its_notation(
     tmp_path: Path, text: str, notation: Notation
 ) -> None:
     assert detect_notation(text) is notation
@@ -87,7 +87,7 @@ def test_a_template_writes_calls_as_its_notation_reads_them(
     call_id = "functions.weather:0" if notation is KIMI_K2 else "a1b2c3d4e"
     turns = [
         chat_message(role="user", content="How is it?"),
-        chat_message(content=None, tool_calls=[called(json.dumps(ARGUMENTS), call_id)]),
+        chat_message(content=None, tool_calls=[call_of(json.dumps(ARGUMENTS), call_id)]),
         chat_message(role="tool", content="fine", tool_call_id=call_id),
     ]
     tools = shown_tools([Tool(type="function", function=WEATHER)], "auto")
@@ -100,11 +100,11 @@ def test_a_template_writes_calls_as_its_notation_reads_them(
     assert name == "weather" and json.loads(arguments) == ARGUMENTS
 
 
-def test_arguments_that_were_cut_cannot_be_written_between_tags(tmp_path: Path) -> None:
+def test_truncated_arguments_are_refused_by_tag_templates(tmp_path: Path) -> None:
     # Such a template needs arguments that are valid JSON; one that copies their text takes any.
     turns = [
         chat_message(role="user", content="x"),
-        chat_message(tool_calls=[called('{"city": "Be')]),
+        chat_message(tool_calls=[call_of('{"city": "Be')]),
     ]
     with pytest.raises(InvalidInput) as caught:
         template_of(tmp_path, chat_templates.QWEN3_CODER).render(for_template(turns))
@@ -114,12 +114,12 @@ def test_arguments_that_were_cut_cannot_be_written_between_tags(tmp_path: Path) 
     )
 
 
-def test_gpt_oss_is_given_calls_and_thoughts_in_channels(tmp_path: Path) -> None:
+def test_gpt_oss_template_receives_calls_and_reasoning_in_channels(tmp_path: Path) -> None:
     assert detect_notation(chat_templates.GPT_OSS) is HARMONY
     template = template_of(tmp_path, chat_templates.GPT_OSS)
     question = chat_message(role="user", content="How is it?")
     told = chat_message(role="tool", content="fine", tool_call_id="a1b2c3d4e")
-    calls = [called(json.dumps(ARGUMENTS))]
+    calls = [call_of(json.dumps(ARGUMENTS))]
     for said, thought in (
         ({"content": None, "reasoning": "Hm."}, "Hm."),
         ({"content": "Let me see.", "reasoning": "Hm."}, "Let me see."),
@@ -136,12 +136,12 @@ def test_gpt_oss_is_given_calls_and_thoughts_in_channels(tmp_path: Path) -> None
         ]
 
 
-def test_magistral_reasons_between_its_own_marks() -> None:
+def test_magistral_reasoning_marks_are_detected() -> None:
     assert marks.detect_marks(chat_templates.MAGISTRAL) is marks.MISTRAL
 
 
 @pytest.mark.parametrize(("text", "notation"), [*TEMPLATES, (chat_templates.GPT_OSS, HARMONY)])
-def test_answers_are_read_by_the_template_or_as_the_settings_say(
+def test_parsers_are_chosen_by_template_or_settings(
     tmp_path: Path, text: str, notation: Notation
 ) -> None:
     # The template decides how answers are read, unless the settings name a parser.
@@ -172,21 +172,21 @@ def test_answers_are_read_by_the_template_or_as_the_settings_say(
 
 
 @pytest.mark.parametrize(("theirs", "ours"), PARSER_ALIASES["tool_call_parser"].items())
-def test_other_servers_names_of_ways_to_call(theirs: str, ours: str) -> None:
+def test_tool_parser_names_of_other_servers_are_accepted(theirs: str, ours: str) -> None:
     # Names that other servers have for tool call parsers are accepted.
     settings = OrchestratorSettings(tool_call_parser=theirs)
     assert settings.tool_call_parser == ours in NOTATIONS
 
 
 @pytest.mark.parametrize(("theirs", "ours"), PARSER_ALIASES["reasoning_parser"].items())
-def test_other_servers_names_of_ways_to_reason(theirs: str, ours: str) -> None:
+def test_reasoning_parser_names_of_other_servers_are_accepted(theirs: str, ours: str) -> None:
     # Names that other servers have for reasoning parsers are accepted.
     settings = OrchestratorSettings(reasoning_parser=theirs)
     assert settings.reasoning_parser == ours in {*marks.MARKS, "harmony"}
 
 
 @pytest.mark.parametrize("field", ["tool_call_parser", "reasoning_parser"])
-def test_a_name_that_nobody_has_is_refused(field: str) -> None:
+def test_unknown_parser_names_are_refused(field: str) -> None:
     settings: dict[str, Any] = {field: "nobodys"}
     with pytest.raises(ValueError, match=f"(?s){field}.*'auto', 'none'"):
         OrchestratorSettings(**settings)

@@ -24,7 +24,7 @@ def collector() -> Iterator[Collector]:
         yield collector
 
 
-def told(collector: Collector, trace_id: str, count: int) -> dict[str, CollectedSpan]:
+def spans_by_name(collector: Collector, trace_id: str, count: int) -> dict[str, CollectedSpan]:
     until(lambda: len(collector.spans(trace_id)) == count, 30)
     return {span.name: span for span in collector.spans(trace_id)}
 
@@ -33,14 +33,14 @@ def trace_of(span: tracing.Span) -> str:
     return dict(span.headers())["traceparent"].split("-")[1]
 
 
-def test_without_a_tracer_there_is_nothing() -> None:
+def test_no_spans_without_a_tracer() -> None:
     with tracing.span("request", [("traceparent", f"00-{TRACE_ID}-{PARENT_ID}-01")]) as span:
         assert span is tracing.current() is tracing.NO_SPAN
         assert span.child("round") is tracing.NO_SPAN
         assert not span.headers()
 
 
-def test_headers_of_any_kind_go_on_with_a_trace(collector: Collector) -> None:
+def test_trace_continues_from_headers_of_any_kind(collector: Collector) -> None:
     """HTTP headers may have any case; gRPC metadata may contain bytes and other keys."""
     begun = f"00-{TRACE_ID}-{PARENT_ID}-01"
     headers: list[tuple[str, str | bytes]] = [("Traceparent", begun), ("other-bin", b"\xff")]
@@ -51,7 +51,7 @@ def test_headers_of_any_kind_go_on_with_a_trace(collector: Collector) -> None:
     ):
         assert re.fullmatch(f"00-{TRACE_ID}-[0-9a-f]{{16}}-01", dict(part.headers())["traceparent"])
         part.set_attributes(nodes=3)
-    spans = told(collector, TRACE_ID, 2)
+    spans = spans_by_name(collector, TRACE_ID, 2)
     assert spans["request"].parent_id == PARENT_ID
     assert spans["request"].attributes == {"draftloop.strategy": "fused"}
     assert spans["round"].parent_id == spans["request"].span_id
@@ -59,7 +59,7 @@ def test_headers_of_any_kind_go_on_with_a_trace(collector: Collector) -> None:
     assert tracing.current() is tracing.NO_SPAN
 
 
-def test_an_error_is_told_by_its_type_alone(collector: Collector) -> None:
+def test_span_of_an_error_has_only_its_type(collector: Collector) -> None:
     # A span records only the type of an error, not its message; a cancelled request has not failed.
     ids = []
     with otlp.exporting("verifier", collector.endpoint, 1.0):
@@ -67,12 +67,12 @@ def test_an_error_is_told_by_its_type_alone(collector: Collector) -> None:
             with pytest.raises(type(error)), tracing.span("request") as span:
                 ids.append(trace_of(span))
                 raise error
-    failed, cancelled = (told(collector, trace_id, 1)["request"] for trace_id in ids)
+    failed, cancelled = (spans_by_name(collector, trace_id, 1)["request"] for trace_id in ids)
     assert failed.failed and failed.attributes == {"error.type": "KeyError"}
     assert not cancelled.failed and cancelled.attributes == {"error.type": "CancelledError"}
 
 
-def test_what_is_not_sampled_is_not_told(collector: Collector) -> None:
+def test_unsampled_spans_are_not_exported(collector: Collector) -> None:
     # An unsampled trace is passed on as unsampled, and none of its spans are exported.
     with otlp.exporting("verifier", collector.endpoint, 0.0), tracing.span("request") as span:
         trace_id = trace_of(span)
@@ -88,7 +88,7 @@ def test_what_is_not_sampled_is_not_told(collector: Collector) -> None:
         ("", 0, ""),
     ],
 )
-def test_a_role_says_what_traces_need(setup: str, status: int, words: str) -> None:
+def test_role_reports_missing_tracing_packages(setup: str, status: int, words: str) -> None:
     """A role starts if the package is installed, whether or not a collector answers."""
     code = f"""
 import sys

@@ -17,19 +17,19 @@ TREE = DraftTree(
 )
 
 
-def test_depths_and_paths() -> None:
+def test_depths_paths_and_children() -> None:
     assert TREE.depths() == [1, 1, 2, 3]
     assert TREE.path(3) == [0, 2, 3]
     assert TREE.path(ROOT) == []
     assert TREE.children()[0, 5] == 2
 
 
-def test_a_chain_has_each_node_under_the_one_before() -> None:
+def test_chain_places_each_node_under_the_previous_one() -> None:
     assert DraftTree.chain([4, 4, 4], TokenSource.PHRASE).parents == (ROOT, 0, 1)
     assert len(DraftTree.chain([], TokenSource.PHRASE)) == 0
 
 
-def test_a_tree_within_the_limits_is_valid() -> None:
+def test_tree_within_the_limits_is_valid() -> None:
     TREE.validate(vocabulary_size=8, max_nodes=4)
     DraftTree().validate(vocabulary_size=8, max_nodes=0)
     replace(TREE, estimates=(0.0, 1.0, 0.5, 1.0)).validate(vocabulary_size=8, max_nodes=4)
@@ -74,13 +74,13 @@ def test_a_tree_within_the_limits_is_valid() -> None:
         ),
     ],
 )
-def test_what_breaks_a_rule_is_named(tree: DraftTree, message: str) -> None:
+def test_broken_rules_are_named(tree: DraftTree, message: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         tree.validate(vocabulary_size=8, max_nodes=4)
     assert str(caught.value) == message
 
 
-def test_the_first_nodes_of_a_tree_are_a_tree() -> None:
+def test_first_nodes_of_a_tree_are_a_tree() -> None:
     tree = DraftTree((5, 6, 7), (ROOT, 0, 0), (0.5, 0.25, 0.125), (TokenSource.PHRASE,) * 3)
     assert tree.first(2) == DraftTree((5, 6), (ROOT, 0), (0.5, 0.25), (TokenSource.PHRASE,) * 2)
     assert tree.first(0) == EMPTY_TREE

@@ -11,7 +11,7 @@ from draftloop.tree_builder import TreeBuilder
 CHAINS = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=5), max_size=8)
 
 
-def test_the_same_token_under_the_same_parent_is_one_node() -> None:
+def test_same_token_under_the_same_parent_is_one_node() -> None:
     builder = TreeBuilder()
     first = builder.add(ROOT, 7, 0.25, TokenSource.PHRASE)
     again = builder.add(ROOT, 7, 0.5, TokenSource.LOOKAHEAD)
@@ -22,7 +22,7 @@ def test_the_same_token_under_the_same_parent_is_one_node() -> None:
     )
 
 
-def test_of_two_estimates_the_better_one_stays() -> None:
+def test_better_of_two_estimates_is_kept() -> None:
     builder = TreeBuilder()
     builder.add(ROOT, 7, 0.5, TokenSource.PHRASE)
     builder.add(ROOT, 7, 0.25, TokenSource.LOOKAHEAD)
@@ -30,7 +30,7 @@ def test_of_two_estimates_the_better_one_stays() -> None:
 
 
 @given(CHAINS, CHAINS)
-def test_grafts_hold_every_path(trunk: list[list[int]], grafts: list[list[int]]) -> None:
+def test_grafted_tree_contains_every_path(trunk: list[list[int]], grafts: list[list[int]]) -> None:
     trunk_builder, graft_builder = TreeBuilder(), TreeBuilder()
     for chain in trunk:
         trunk_builder.add_chain(ROOT, chain, 0.5, TokenSource.PHRASE)

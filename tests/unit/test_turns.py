@@ -8,7 +8,7 @@ from pathlib import Path
 from draftloop.turns import importing, turn
 
 
-async def test_a_turn_waits_for_those_that_import(tmp_path: Path) -> None:
+async def test_turn_waits_for_running_imports(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     taken: list[str] = []
 
@@ -27,7 +27,7 @@ async def test_a_turn_waits_for_those_that_import(tmp_path: Path) -> None:
     assert {word.split()[0] for word in taken} == {"first", "second"}
 
 
-async def test_who_gives_up_waiting_leaves_the_turn_to_others(tmp_path: Path) -> None:
+async def test_cancelled_wait_leaves_the_turn_to_other_roles(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     with importing(lock):
         waiting = asyncio.ensure_future(turn(lock).__aenter__())
@@ -38,7 +38,7 @@ async def test_who_gives_up_waiting_leaves_the_turn_to_others(tmp_path: Path) ->
         pass
 
 
-async def test_without_a_lock_nobody_waits() -> None:
+async def test_no_wait_without_a_lock() -> None:
     with importing(None):
         async with turn(None), turn(None):
             pass

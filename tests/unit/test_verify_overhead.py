@@ -9,67 +9,67 @@ from orchestrator.costs import FORGET_EVERY, VerifyCost, VerifyOverhead
 DEAR, CHEAP = 90_000, 200
 
 
-def observed(known: VerifyOverhead, *, drafted: int, added: float) -> None:
+def observe_drafts(known: VerifyOverhead, *, drafted: int, added: float) -> None:
     """Observes `drafted` rounds with drafts, which take `added` longer than those without."""
     for _ in range(drafted):
         known.observe(4, 1000 + added)
 
 
-def plain() -> VerifyOverhead:
+def overhead_without_drafts() -> VerifyOverhead:
     known = VerifyOverhead()
     for _ in range(40):
         known.observe(0, 1000)
     return known
 
 
-def test_what_is_forgotten_is_what_drafts_added_first() -> None:
+def test_oldest_draft_overheads_are_forgotten_first() -> None:
     """Otherwise the cheap drafts after a busy moment would be forgotten, not the expensive ones."""
-    known = plain()
-    observed(known, drafted=16, added=DEAR)
-    observed(known, drafted=8, added=CHEAP)
+    known = overhead_without_drafts()
+    observe_drafts(known, drafted=16, added=DEAR)
+    observe_drafts(known, drafted=8, added=CHEAP)
     assert known.nanoseconds(4) > DEAR
     for _ in range(FORGET_EVERY * 16):
         known.observe(0, 1000)
     assert known.nanoseconds(4) == 1000 + CHEAP
 
 
-def test_what_is_forgotten_is_believed_no_more() -> None:
+def test_forgotten_overhead_no_longer_counts() -> None:
     """If it prevents drafts, nothing else would ever correct it."""
-    known = plain()
-    observed(known, drafted=13, added=DEAR)
+    known = overhead_without_drafts()
+    observe_drafts(known, drafted=13, added=DEAR)
     for _ in range(FORGET_EVERY * 13):
         known.observe(0, 1000)
     assert known.nanoseconds(4) == known.nanoseconds(0) == 1000
 
 
-def test_nothing_is_forgotten_while_drafts_are_made_now_and_then() -> None:
-    known = plain()
+def test_overhead_is_kept_while_drafts_are_made_occasionally() -> None:
+    known = overhead_without_drafts()
     for _ in range(20):
         for _ in range(FORGET_EVERY - 1):
             known.observe(0, 1000)
-        observed(known, drafted=1, added=CHEAP)
+        observe_drafts(known, drafted=1, added=CHEAP)
     assert len(known._drafted) == 20
 
 
-def sized(rounds: int, small: float, large: float) -> VerifyOverhead:
+def overhead_of_two_sizes(rounds: int, small: float, large: float) -> VerifyOverhead:
     """Half of the drafts have two nodes and half have eight; they add `small` and `large`."""
-    known = plain()
+    known = overhead_without_drafts()
     for _ in range(rounds // 2):
         known.observe(2, 1000 + small)
         known.observe(8, 1000 + large)
     return known
 
 
-def test_a_few_drafts_do_not_say_what_a_node_adds() -> None:
-    assert sized(8, small=200, large=800).node_ns == 0
-    assert sized(16, small=200, large=800).node_ns == 100
+def test_node_overhead_requires_enough_drafts() -> None:
+    assert overhead_of_two_sizes(8, small=200, large=800).node_ns == 0
+    assert overhead_of_two_sizes(16, small=200, large=800).node_ns == 100
 
 
-def test_no_node_saves_time() -> None:
-    assert sized(16, small=800, large=200).node_ns == 0
+def test_node_overhead_is_never_negative() -> None:
+    assert overhead_of_two_sizes(16, small=800, large=200).node_ns == 0
 
 
-def test_a_node_is_priced_anew_when_others_rows_come_and_go() -> None:
+def test_node_price_follows_rows_of_other_sessions() -> None:
     cost = VerifyCost((CostPoint(1, 1000), CostPoint(16, 1000), CostPoint(32, 3000)))
     for sessions, price in ((1, 0), (8, 125), (1, 0)):
         for _ in range(20):

@@ -7,7 +7,7 @@ import pytest
 from drafter_service.ways import RETRY, RETRY_OF_ALL, TRIALS, TwoWays, Way, Ways
 
 
-def taken(choice: TwoWays, count: int, first_tokens: int) -> list[bool]:
+def taken_ways(choice: TwoWays, count: int, first_tokens: int) -> list[bool]:
     ways = []
     for _ in range(count):
         first = choice.takes_first()
@@ -16,21 +16,23 @@ def taken(choice: TwoWays, count: int, first_tokens: int) -> list[bool]:
     return ways
 
 
-def test_both_ways_are_tried_and_the_better_one_is_kept() -> None:
+def test_both_ways_are_tried_and_the_better_is_kept() -> None:
     for tokens, better in ((3, True), (0, False)):
-        ways = taken(TwoWays(), 4 * RETRY, tokens)
+        ways = taken_ways(TwoWays(), 4 * RETRY, tokens)
         assert ways[: 2 * TRIALS] == [True] * TRIALS + [False] * TRIALS
         later = ways[2 * TRIALS :]
         assert later.count(not better) == 4 and later.count(better) == len(later) - 4
 
 
-def test_a_way_that_became_better_is_found_again() -> None:
+def test_improved_way_is_found_again() -> None:
     choice = TwoWays()
-    taken(choice, 3 * RETRY, 0)
-    assert all(taken(choice, 40 * RETRY, 5)[-RETRY:-1])
+    taken_ways(choice, 3 * RETRY, 0)
+    assert all(taken_ways(choice, 40 * RETRY, 5)[-RETRY:-1])
 
 
-def drafts(ways: Ways, count: int, worths: dict[Way, float], usual: Way = Way.BOTH) -> list[Way]:
+def drafted_ways(
+    ways: Ways, count: int, worths: dict[Way, float], usual: Way = Way.BOTH
+) -> list[Way]:
     taken = []
     for _ in range(count):
         taken.append(way := ways.next(usual))
@@ -40,9 +42,9 @@ def drafts(ways: Ways, count: int, worths: dict[Way, float], usual: Way = Way.BO
 
 @pytest.mark.parametrize("best", Way)
 @pytest.mark.parametrize("usual", [Way.BOTH, Way.LARGER])
-def test_drafts_go_the_usual_way_until_another_is_clearly_better(usual: Way, best: Way) -> None:
+def test_usual_way_is_taken_until_another_is_clearly_better(usual: Way, best: Way) -> None:
     worths = {way: 3.0 if way is best else 1.0 for way in Way}
-    taken = drafts(Ways(), 60 * RETRY_OF_ALL, worths, usual)
+    taken = drafted_ways(Ways(), 60 * RETRY_OF_ALL, worths, usual)
     assert set(taken[: RETRY_OF_ALL - 1]) == {usual}
     assert set(taken) == set(Way)
     later = taken[-4 * RETRY_OF_ALL :]
@@ -50,13 +52,13 @@ def test_drafts_go_the_usual_way_until_another_is_clearly_better(usual: Way, bes
     assert len(others) == 4 and set(others) == set(Way) - {best}
 
 
-def test_a_few_lucky_drafts_do_not_decide() -> None:
+def test_few_lucky_drafts_do_not_decide() -> None:
     ways = Ways()
-    drafts(ways, 2 * RETRY_OF_ALL, {Way.BOTH: 2.0, Way.LARGER: 8.0, Way.SMALLER: 8.0})
+    drafted_ways(ways, 2 * RETRY_OF_ALL, {Way.BOTH: 2.0, Way.LARGER: 8.0, Way.SMALLER: 8.0})
     assert ways.next(Way.BOTH) is Way.BOTH
 
 
-def test_a_way_that_was_better_is_left_again() -> None:
+def test_way_that_became_worse_is_left() -> None:
     ways, smaller = Ways(), {Way.BOTH: 1.0, Way.LARGER: 1.0, Way.SMALLER: 9.0}
-    assert drafts(ways, 12 * RETRY_OF_ALL, smaller)[-2] is Way.SMALLER
-    assert drafts(ways, 60 * RETRY_OF_ALL, smaller | {Way.SMALLER: 0.0})[-2] is Way.BOTH
+    assert drafted_ways(ways, 12 * RETRY_OF_ALL, smaller)[-2] is Way.SMALLER
+    assert drafted_ways(ways, 60 * RETRY_OF_ALL, smaller | {Way.SMALLER: 0.0})[-2] is Way.BOTH

@@ -18,19 +18,19 @@ by hand
 """
 
 
-def page(folder: Path, *subjects: str) -> WrittenPage:
+def written_page(folder: Path, *subjects: str) -> WrittenPage:
     file = folder / "page.md"
     file.write_text(PAGE, encoding="utf-8")
     return WrittenPage(file, {subject: lambda: ["first", "second"] for subject in subjects})
 
 
-def test_parts_are_renewed_and_the_rest_is_kept(tmp_path: Path) -> None:
-    found = page(tmp_path, "a", "b")
+def test_parts_are_regenerated_and_the_rest_is_kept(tmp_path: Path) -> None:
+    found = written_page(tmp_path, "a", "b")
     part = "\n\nfirst\n\nsecond\n\n"
     marks = [f"<!-- {name}: written by `make docs` -->{part}<!-- /{name} -->" for name in "ab"]
     assert found.fresh == f"# Page\n{marks[0]}\nby hand\n{marks[1]}\n"
 
 
-def test_a_part_without_marks_is_named(tmp_path: Path) -> None:
+def test_part_without_marks_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no marks of c"):
-        _ = page(tmp_path, "c").fresh
+        _ = written_page(tmp_path, "c").fresh
