@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from drafter_service.strategies.fused import Fused, _gain
 from drafter_service.ways import Way
-from drafter_service.weighing import OfferRegression
+from drafter_service.weighing import Weighing
 from draftloop.metrics import REGISTRY
 from draftloop.request import SamplingParameters
 from draftloop.tree import EMPTY_TREE, ROOT, DraftBudget, DraftTree, TokenSource, Verdict
@@ -142,9 +142,9 @@ def test_whoever_drafted_before_each_model_says_what_it_says_after_the_text(
             assert each.slot.length <= len(each.committed) == len(strategy.session.committed)
 
 
-def has_learned(reviews: OfferRegression) -> bool:
+def has_learned(reviews: Weighing) -> bool:
     """Whether the weights have changed."""
-    return not np.array_equal(reviews.weights, OfferRegression().weights)
+    return not np.array_equal(reviews.weights, Weighing().weights)
 
 
 def test_those_learn_that_drafted() -> None:

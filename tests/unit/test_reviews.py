@@ -17,7 +17,7 @@ from drafter_service.weighing import (
     MAX_VARIANCE,
     SMALLER,
     USUAL,
-    OfferRegression,
+    Weighing,
     chance,
     learn,
     log_odds,
@@ -75,7 +75,7 @@ def test_what_becomes_of_it_teaches_those_weights_alone(right: bool) -> None:
 
 
 def test_either_opinion_counts_and_a_first_guess_more() -> None:
-    known = OfferRegression()
+    known = Weighing()
     says = functools.partial(chance, known, FREE)
     assert says(-1.0, 0.0, False) < says(1.0, 0.0, False) < says(1.0, 1.0, False)
     assert says(1.0, 1.0, False) < says(1.0, 1.0, True)
@@ -85,7 +85,7 @@ def test_opinions_that_are_sure_leave_the_other_a_say() -> None:
     # Scores of 0 and 1 are limited, so that the other score still counts.
     for sure in (0.0, 1.0):
         assert log_odds(sure) == pytest.approx(log_odds(abs(sure - 1e-4)))
-    known = OfferRegression()
+    known = Weighing()
     never = chance(known, FREE, log_odds(0.0), log_odds(0.999), False)
     assert 0 < chance(known, FREE, log_odds(0.0), log_odds(0.1), False) < never < 0.5
 
@@ -96,7 +96,7 @@ def test_a_share_that_is_no_number_is_none() -> None:
 
 
 def test_weights_stay_sound_whatever_they_see() -> None:
-    known, random = OfferRegression(), np.random.default_rng(3)
+    known, random = Weighing(), np.random.default_rng(3)
     sure = log_odds(1.0)
     for _ in range(20_000):
         heard, told = random.choice([-sure, 0.0, sure], 2)
@@ -110,7 +110,7 @@ def test_weights_stay_sound_whatever_they_see() -> None:
 
 def test_weights_come_to_what_nodes_are_worth() -> None:
     """When the offer carries no information and the draft model is overconfident."""
-    known, random = OfferRegression(), np.random.default_rng(5)
+    known, random = Weighing(), np.random.default_rng(5)
     missed = []
     for _ in range(4000):
         heard, told = random.normal(0, 2, 2)
@@ -125,7 +125,7 @@ def test_weights_come_to_what_nodes_are_worth() -> None:
 
 
 def test_one_surprise_does_not_turn_what_is_known() -> None:
-    known = OfferRegression()
+    known = Weighing()
     before = chance(known, FREE, 2.0, 1.0, True)
     learn(known, FREE, 2.0, 1.0, True, False)
     assert before - 0.1 < chance(known, FREE, 2.0, 1.0, True) < before
