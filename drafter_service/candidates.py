@@ -28,7 +28,7 @@ from draftloop.calibration import Calibration
 from draftloop.runtime.forward import Forward
 from draftloop.runtime.prepared import Pass, Passes, Prepared
 from draftloop.tree import ROOT, SOURCES, DraftBudget, DraftTree
-from phrase_store.stops import sorted_stops
+from phrase_store.stops import stops_of
 
 FIRST_ROOM = 512  # nodes at first; doubled when more are needed
 NO_DELTA = -1.0
@@ -63,7 +63,7 @@ class Candidates:
             model_shares=np.zeros((most + 1, self._children)),
             chosen=np.zeros(FIRST_ROOM, np.int64),
             ends=np.zeros(FIRST_ROOM, np.int64),
-            stops=sorted_stops(session.stop_token_ids),
+            stops=stops_of(session.stop_token_ids),
         )
         self.set_calibration(session.experience.calibration)
         self.clear()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from drafter_service.ways import TwoWays, Ways
-from drafter_service.weighing import OfferRegression
+from drafter_service.weighing import Weighing
 from draftloop.calibration import Calibration
 
 
@@ -19,6 +19,6 @@ class Experience:
     """
 
     calibration: Calibration = field(default_factory=Calibration)
-    reviews: OfferRegression = field(default_factory=OfferRegression)
+    reviews: Weighing = field(default_factory=Weighing)
     ways: Ways = field(default_factory=Ways)
     guessing: TwoWays = field(default_factory=TwoWays)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from drafter_service.weighing import OfferRegression
+from drafter_service.weighing import Weighing
 from draftloop.calibration import Calibration
 from draftloop.runtime.compiling import compiled
 from draftloop.runtime.records import Floats, Whole
@@ -90,7 +90,7 @@ class Learned(NamedTuple):
     """What is learned from verdicts: on the draft model's own nodes, and on offered ones."""
 
     calibration: Calibration
-    reviews: OfferRegression
+    reviews: Weighing
 
 
 @compiled

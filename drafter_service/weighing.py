@@ -38,12 +38,12 @@ class _Arrays(NamedTuple):
     covariances: Floats
 
 
-class OfferRegression(_Arrays):
+class Weighing(_Arrays):
     """The regressions for offers of free sources (FREE) and of a smaller draft model (SMALLER)."""
 
     __slots__ = ()
 
-    def __new__(cls) -> OfferRegression:
+    def __new__(cls) -> Weighing:
         weights = np.array(USUAL)
         kinds, size = weights.shape
         return super().__new__(cls, weights, np.tile(MAX_VARIANCE * np.eye(size), (kinds, 1, 1)))
@@ -60,7 +60,7 @@ def log_odds(chance: float) -> float:
 
 @compiled
 def chance(
-    known: OfferRegression, source: int, share_odds: float, offer_odds: float, is_first: bool
+    known: Weighing, source: int, share_odds: float, offer_odds: float, is_first: bool
 ) -> float:
     """Acceptance probability of a node of source `source`.
 
@@ -74,12 +74,7 @@ def chance(
 
 @compiled
 def learn(
-    known: OfferRegression,
-    source: int,
-    share_odds: float,
-    offer_odds: float,
-    is_first: bool,
-    right: bool,
+    known: Weighing, source: int, share_odds: float, offer_odds: float, is_first: bool, right: bool
 ) -> None:
     """Updates the weights with one judged node; the arguments are those of `chance`."""
     weights, covariances = known.weights[source], known.covariances[source]

@@ -18,7 +18,7 @@ from draftloop.calibration import Calibration
 from draftloop.phrase import MAX_CONTEXT, Phrase
 from draftloop.tree import MAX_SUCCESSORS, SOURCES, DraftBudget, DraftTree
 from phrase_store import counts, growth, run
-from phrase_store.stops import Stops, sorted_stops
+from phrase_store.stops import Stops, stops_of
 
 # Number of tokens inserted until a count is worth half.
 HALF_LIFE_TOKENS = 2_000_000
@@ -32,7 +32,7 @@ PAGE_WORDS, TOUCHED_WORDS = 1 << 10, 1 << 19
 _ONE = np.ones(1)
 _NO_LOCK = contextlib.nullcontext()
 _NOTHING = counts.Table(words=np.zeros(0, np.uint32), state=np.zeros(3, np.int64), decay=0.0)
-_NO_STOPS = sorted_stops(())
+_NO_STOPS = stops_of(())
 _NO_SUCCESSORS = np.zeros((0, MAX_SUCCESSORS), np.int32)
 
 

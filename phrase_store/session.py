@@ -12,7 +12,7 @@ from draftloop.tree import ROOT, DraftBudget, DraftTree, TokenSource, Verdict
 from phrase_store.harvest import harvest
 from phrase_store.index import Grown, PhraseIndex, follow, grow
 from phrase_store.metrics import observe_query
-from phrase_store.stops import sorted_stops
+from phrase_store.stops import stops_of
 from phrase_store.successors import SuccessorTable
 
 # Up to 8 entries of 16 bytes per token, in a table that is half full at the end.
@@ -79,7 +79,7 @@ class PhraseSession:
         self._harvests = harvests
         self._teach = teach
         self._stop_token_ids = stop_token_ids
-        self._stops = sorted_stops(stop_token_ids)
+        self._stops = stops_of(stop_token_ids)
         self._calibration = calibration or Calibration()
         self._proposed: list[Proposed] = []
         self._unjudged: list[tuple[Proposed, Sequence[int]]] = []

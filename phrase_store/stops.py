@@ -12,7 +12,7 @@ from draftloop.runtime.compiling import compiled
 Stops = NDArray[np.int64]  # sorted token ids
 
 
-def sorted_stops(token_ids: Collection[int]) -> Stops:
+def stops_of(token_ids: Collection[int]) -> Stops:
     """The sorted array that `is_among` searches."""
     return np.array(sorted(token_ids), np.int64)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from drafter_service.strategies.fused import Fused, _gain
 from drafter_service.ways import Way
-from drafter_service.weighing import OfferRegression
+from drafter_service.weighing import Weighing
 from draftloop.metrics import REGISTRY
 from draftloop.request import SamplingParameters
 from draftloop.tree import EMPTY_TREE, ROOT, DraftBudget, DraftTree, TokenSource, Verdict
@@ -142,9 +142,9 @@ def test_each_model_predicts_from_the_text_after_rounds_of_the_other(
             assert each.slot.length <= len(each.committed) == len(strategy.session.committed)
 
 
-def has_learned(reviews: OfferRegression) -> bool:
+def has_learned(reviews: Weighing) -> bool:
     """Whether the weights have changed."""
-    return not np.array_equal(reviews.weights, OfferRegression().weights)
+    return not np.array_equal(reviews.weights, Weighing().weights)
 
 
 def test_only_models_that_drafted_learn() -> None:

@@ -24,7 +24,7 @@ from phrase_store import growth
 from phrase_store.counts import MAX_CONTINUATIONS, WAYS
 from phrase_store.index import Grown, PhraseIndex, grow, warm_up
 from phrase_store.session import PhraseSession
-from phrase_store.stops import sorted_stops
+from phrase_store.stops import stops_of
 
 VOCABULARY = 6
 MIB = 1 << 20
@@ -179,12 +179,7 @@ def test_stop_tokens_remove_only_the_paths_after_them(
 
     def paths(stops: set[int]) -> set[tuple[int, ...]]:
         tree = grow(
-            context,
-            budget,
-            shared=index,
-            own=None,
-            calibration=calibration,
-            stops=sorted_stops(stops),
+            context, budget, shared=index, own=None, calibration=calibration, stops=stops_of(stops)
         ).tree
         return {tuple(tree.token_ids[at] for at in tree.path(node)) for node in range(len(tree))}
 

@@ -17,7 +17,7 @@ from drafter_service.weighing import (
     MAX_VARIANCE,
     SMALLER,
     USUAL,
-    OfferRegression,
+    Weighing,
     chance,
     learn,
     log_odds,
@@ -75,7 +75,7 @@ def test_outcome_updates_only_the_weights_of_its_source(right: bool) -> None:
 
 
 def test_both_scores_and_a_first_guess_raise_the_estimate() -> None:
-    known = OfferRegression()
+    known = Weighing()
     says = functools.partial(chance, known, FREE)
     assert says(-1.0, 0.0, False) < says(1.0, 0.0, False) < says(1.0, 1.0, False)
     assert says(1.0, 1.0, False) < says(1.0, 1.0, True)
@@ -85,7 +85,7 @@ def test_certain_scores_do_not_override_the_other() -> None:
     # Scores of 0 and 1 are limited, so that the other score still counts.
     for sure in (0.0, 1.0):
         assert log_odds(sure) == pytest.approx(log_odds(abs(sure - 1e-4)))
-    known = OfferRegression()
+    known = Weighing()
     never = chance(known, FREE, log_odds(0.0), log_odds(0.999), False)
     assert 0 < chance(known, FREE, log_odds(0.0), log_odds(0.1), False) < never < 0.5
 
@@ -96,7 +96,7 @@ def test_log_odds_of_nan_is_that_of_zero() -> None:
 
 
 def test_weights_stay_finite_and_well_conditioned() -> None:
-    known, random = OfferRegression(), np.random.default_rng(3)
+    known, random = Weighing(), np.random.default_rng(3)
     sure = log_odds(1.0)
     for _ in range(20_000):
         heard, told = random.choice([-sure, 0.0, sure], 2)
@@ -110,7 +110,7 @@ def test_weights_stay_finite_and_well_conditioned() -> None:
 
 def test_weights_converge_to_the_true_probabilities() -> None:
     """When the offer carries no information and the draft model is overconfident."""
-    known, random = OfferRegression(), np.random.default_rng(5)
+    known, random = Weighing(), np.random.default_rng(5)
     missed = []
     for _ in range(4000):
         heard, told = random.normal(0, 2, 2)
@@ -125,7 +125,7 @@ def test_weights_converge_to_the_true_probabilities() -> None:
 
 
 def test_single_surprise_changes_the_estimate_little() -> None:
-    known = OfferRegression()
+    known = Weighing()
     before = chance(known, FREE, 2.0, 1.0, True)
     learn(known, FREE, 2.0, 1.0, True, False)
     assert before - 0.1 < chance(known, FREE, 2.0, 1.0, True) < before
