@@ -272,7 +272,8 @@ def draft_ahead(strategy: Fused, forwards: int = 1000) -> None:
     """Drafts ahead with at most `forwards` forward passes."""
     before = len(rows_of_forwards(strategy))
     finish(
-        strategy.draft_ahead(lambda: len(rows_of_forwards(strategy)) - before < forwards), strategy.session
+        strategy.draft_ahead(lambda: len(rows_of_forwards(strategy)) - before < forwards),
+        strategy.session,
     )
 
 

@@ -365,27 +365,30 @@ def test_templates_receive_the_function_name_of_a_tool_result() -> None:
     # A tool message holds no name; templates get that of its call.
     told = chat_message(role="tool", content="5", tool_call_id="1")
     other = chat_message(role="tool", content="5", tool_call_id="2")
-    plain = for_template([chat_message(tool_calls=[call("{}")]), told, other])
+    plain = for_template([chat_message(tool_calls=[function_call("{}")]), told, other])
     assert plain[1]["name"] == "f" and "name" not in plain[2]
 
 
 def test_templates_receive_parsed_arguments() -> None:
     # Templates get arguments as objects, not as JSON text; text that was cut stays text.
-    (plain,) = for_template([chat_message(content=None, tool_calls=[call('{"a": [1]}')])])
+    (plain,) = for_template([chat_message(content=None, tool_calls=[function_call('{"a": [1]}')])])
     assert plain["content"] == ""
     assert plain["tool_calls"][0]["function"] == {"name": "f", "arguments": {"a": [1]}}
     for cut in ('{"city": "Be', "[1]"):  # the output limit may have cut them
-        (plain,) = for_template([chat_message(tool_calls=[call(cut)])])
+        (plain,) = for_template([chat_message(tool_calls=[function_call(cut)])])
         assert plain["tool_calls"][0]["function"]["arguments"] == cut
-    (empty,) = for_template([chat_message(tool_calls=[call("")])])
+    (empty,) = for_template([chat_message(tool_calls=[function_call("")])])
     assert empty["tool_calls"][0]["function"]["arguments"] == {}
 
 
 @pytest.mark.parametrize(
     ("said", "field"),
     [
-        (chat_message(tool_calls=[call('{"a": "\\ud83d"}')]), "tool_calls[0].function.arguments"),
-        (chat_message(role="user", content="", tool_calls=[call("{}")]), "tool_calls"),
+        (
+            chat_message(tool_calls=[function_call('{"a": "\\ud83d"}')]),
+            "tool_calls[0].function.arguments",
+        ),
+        (chat_message(role="user", content="", tool_calls=[function_call("{}")]), "tool_calls"),
         (chat_message(role="tool", content="x"), "tool_call_id"),
         (chat_message(content="x", tool_call_id="1"), "tool_call_id"),
     ],
