@@ -28,6 +28,7 @@ class Outage:
     def __init__(self) -> None:
         self._door = threading.Lock()
         self._lost: WeakSet[Way] = WeakSet()
+        self._left: Way | None = None  # one that left while its calls failed
         self._told = False
         self._answered = False  # a reason given by the log itself was logged
 
@@ -50,12 +51,21 @@ class Outage:
             return
         with self._door:
             self._lost.discard(way)
-            over = self._told and all(each.forgiven_by(way) for each in self._lost)
-            self._told, self._answered = self._told and not over, self._answered and not over
+            lost = [each for each in (*self._lost, self._left) if each is not None]
+            over = self._told and all(each.forgiven_by(way) for each in lost)
+            if over:
+                self._told, self._answered, self._left = False, False, None
         if over:
             log.info("phrase log back")
 
     def leaves(self, way: Way) -> None:
-        """Records that a way makes no more calls."""
+        """Records that a way makes no more calls.
+
+        That its namespace was evicted does not end an outage. Of several such ways the one is kept
+        that is harder to forgive: a log that refuses writes may still be read by all others.
+        """
         with self._door:
+            fails = self._told and way in self._lost
+            if fails and (self._left is None or self._left.forgiven_by(way)):
+                self._left = way
             self._lost.discard(way)
