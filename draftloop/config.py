@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict, SettingsError
@@ -64,6 +64,17 @@ class ServiceSettings(BaseSettings):
     tls_client_ca: Path | None = Field(
         None, description="PEM file with the clients' CA; clients without a certificate are refused"
     )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _path(cls, said: Any, info: ValidationInfo) -> Any:
+        """Expands `~`. An empty path, as of an unset variable, would be the working directory."""
+        kind = cls.model_fields[str(info.field_name)].annotation
+        if not isinstance(said, str) or Path not in (kind, *get_args(kind)):
+            return said
+        if not said:
+            raise ValueError("must not be empty; leave it out instead")
+        return at_home(said)
 
     @model_validator(mode="after")
     def _whole_tls(self) -> Self:
@@ -272,6 +283,11 @@ def host_and_port(address: str) -> str:
 def comma_separated(text: str) -> list[str]:
     """The entries of a comma-separated setting, without empty ones."""
     return [entry.strip() for entry in text.split(",") if entry.strip()]
+
+
+def at_home(path: str | Path) -> Path:
+    """The path with `~` expanded; one of an unknown user, or without any home, stays as it is."""
+    return Path(os.path.expanduser(path))
 
 
 def bundled_model(name: str) -> Path:

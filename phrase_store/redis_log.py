@@ -52,8 +52,8 @@ UNNAMED: dict[str, Any] = (
 )
 # A server that does not know a command quotes its arguments; those of AUTH are a password.
 QUOTE = ", with args beginning with"
-# Answers of servers older than 6.2 to XRANGE with an exclusive position, to SCAN with a type, and to
-# XTRIM with a least position.
+# Answers of servers older than 6.2 to XRANGE with an exclusive position, to SCAN with a type, and
+# to XTRIM with a least position.
 TOO_OLD = ("Invalid stream ID specified", "syntax error")
 # A server checks only every tenth of a second which blocked clients have timed out.
 SLACK_S = 0.25
