@@ -37,6 +37,22 @@ def test_a_session_of_somebody_elses_has_its_own_name(session: str) -> None:
     assert bound("verifier", session) == {"request_id": session, "session_id": session}
 
 
+THREADS = """
+import threading
+from draftloop import logs
+logs.configure("drafter", log_format="json", level="info")
+thread = threading.Thread(target=lambda: logs.get("test").info("said"))
+thread.start()
+thread.join()
+"""
+
+
+def test_lines_of_threads_name_the_role_too() -> None:
+    """A thread begins with no context variables. Lines about the phrase log were nobody's."""
+    done = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, text=True)
+    assert json.loads(done.stderr)["role"] == "drafter"
+
+
 TALKS = """
 import sys, time
 from draftloop import logs
