@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
@@ -21,6 +22,7 @@ DEFAULT_PORTS = {"orchestrator": 50051, "drafter": 50052, "verifier": 50053}
 GRACE_PERIOD_S = 10.0
 DEFAULT_HTTP_PORT = 8000
 MAX_MESSAGE_BYTES = 16 << 20
+COLLECTOR = re.compile(r"https?://([^\s/?#@:]+|\[[0-9a-fA-F:.]+\]):\d{1,5}/?")
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
@@ -113,8 +115,9 @@ class ServiceSettings(BaseSettings):
     @field_validator("trace_endpoint")
     @classmethod
     def _collector(cls, endpoint: str) -> str:
-        if endpoint and not endpoint.startswith(("http://", "https://")):
-            raise ValueError("must start with http:// or https://")
+        # gRPC would take port 443 if none is given, and ignore a path, which OTLP over HTTP has.
+        if endpoint and not COLLECTOR.fullmatch(endpoint):
+            raise ValueError("must be http://host:port or https://host:port, without a path")
         return endpoint
 
     def effective(self) -> dict[str, Any]:
