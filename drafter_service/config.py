@@ -11,6 +11,7 @@ from draftloop.config import (
     DEFAULT_PORTS,
     LOOPBACK,
     ModelServiceSettings,
+    at_home,
     bundled_model,
     comma_separated,
     settings_config,
@@ -59,4 +60,4 @@ class DrafterSettings(PhraseSettings, ModelServiceSettings):
     @property
     def smaller_model_folders(self) -> list[Path]:
         """One entry per further model."""
-        return [Path(folder) for folder in comma_separated(self.smaller_models)]
+        return [at_home(folder) for folder in comma_separated(self.smaller_models)]

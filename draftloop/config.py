@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict, SettingsError
@@ -21,6 +22,7 @@ DEFAULT_PORTS = {"orchestrator": 50051, "drafter": 50052, "verifier": 50053}
 GRACE_PERIOD_S = 10.0
 DEFAULT_HTTP_PORT = 8000
 MAX_MESSAGE_BYTES = 16 << 20
+COLLECTOR = re.compile(r"https?://([^\s/?#@:]+|\[[0-9a-fA-F:.]+\]):\d{1,5}/?")
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
@@ -65,6 +67,17 @@ class ServiceSettings(BaseSettings):
         None, description="PEM file with the clients' CA; clients without a certificate are refused"
     )
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _path(cls, said: Any, info: ValidationInfo) -> Any:
+        """Expands `~`. An empty path, as of an unset variable, would be the working directory."""
+        kind = cls.model_fields[str(info.field_name)].annotation
+        if not isinstance(said, str) or Path not in (kind, *get_args(kind)):
+            return said
+        if not said:
+            raise ValueError("must not be empty; leave it out instead")
+        return at_home(said)
+
     @model_validator(mode="after")
     def _check_tls(self) -> Self:
         served = require_together(tls_certificate=self.tls_certificate, tls_key=self.tls_key)
@@ -102,8 +115,9 @@ class ServiceSettings(BaseSettings):
     @field_validator("trace_endpoint")
     @classmethod
     def _check_trace_endpoint(cls, endpoint: str) -> str:
-        if endpoint and not endpoint.startswith(("http://", "https://")):
-            raise ValueError("must start with http:// or https://")
+        # gRPC would take port 443 if none is given, and ignore a path, which OTLP over HTTP has.
+        if endpoint and not COLLECTOR.fullmatch(endpoint):
+            raise ValueError("must be http://host:port or https://host:port, without a path")
         return endpoint
 
     def effective(self) -> dict[str, Any]:
@@ -274,6 +288,11 @@ def host_and_port(address: str) -> str:
 def comma_separated(text: str) -> list[str]:
     """The entries of a comma-separated setting, without empty ones."""
     return [entry.strip() for entry in text.split(",") if entry.strip()]
+
+
+def at_home(path: str | Path) -> Path:
+    """The path with `~` expanded; one of an unknown user, or without any home, stays as it is."""
+    return Path(os.path.expanduser(path))
 
 
 def bundled_model(name: str) -> Path:

@@ -101,6 +101,7 @@ def configure(role: str, *, log_format: str, level: str) -> None:
         renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     processors = [
         structlog.contextvars.merge_contextvars,
+        _marker(role),
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
@@ -122,6 +123,16 @@ def configure(role: str, *, log_format: str, level: str) -> None:
     )
     structlog.contextvars.bind_contextvars(role=role)
     logging.basicConfig(level=logging.WARNING, handlers=[_LibraryLogHandler()])
+
+
+def _marker(role: str) -> structlog.typing.Processor:
+    """Adds the role to lines of threads, which begin without context variables."""
+
+    def mark(_logger: Any, _level: str, said: structlog.typing.EventDict) -> Any:
+        said.setdefault("role", role)
+        return said
+
+    return mark
 
 
 class _LibraryLogHandler(logging.Handler):

@@ -18,8 +18,9 @@ from draftloop.rpc.health import CA, CERTIFICATE, KEY, SERVER_NAME
 
 EXIT_FAILED = 2
 
-console = Console(highlight=False)
-error_console = Console(stderr=True, highlight=False)
+# Without `emoji=False`, names that contain, for example, `:key:` would be shown with a picture.
+console = Console(highlight=False, emoji=False)
+error_console = Console(stderr=True, highlight=False, emoji=False)
 
 Server = Annotated[str, typer.Option(help="Address of a running orchestrator.")]
 ApiKey = Annotated[

@@ -24,6 +24,7 @@ from draftloop.config import (
     LOOPBACK,
     Dtype,
     Quantization,
+    at_home,
     bundled_model,
     explain,
 )
@@ -91,7 +92,7 @@ class StackConfig(BaseModel):
     @classmethod
     def _expand_home(cls, folder: Path | None) -> Path | None:
         """Expands `~`, which a shell may have left."""
-        return folder and folder.expanduser()
+        return folder and at_home(folder)
 
     @field_validator("verifier_flags", "drafter_flags", "orchestrator_flags", mode="before")
     @classmethod

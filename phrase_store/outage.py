@@ -28,6 +28,7 @@ class Outage:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._lost: WeakSet[LogConnection] = WeakSet()
+        self._removed: LogConnection | None = None  # one that was removed while its calls failed
         self._is_logged = False
         self._answered = False  # a reason given by the log itself was logged
 
@@ -52,15 +53,21 @@ class Outage:
             return
         with self._lock:
             self._lost.discard(connection)
-            is_over = self._is_logged and all(each.recovers_with(connection) for each in self._lost)
-            self._is_logged, self._answered = (
-                self._is_logged and not is_over,
-                self._answered and not is_over,
-            )
+            lost = [each for each in (*self._lost, self._removed) if each is not None]
+            is_over = self._is_logged and all(each.recovers_with(connection) for each in lost)
+            if is_over:
+                self._is_logged, self._answered, self._removed = False, False, None
         if is_over:
             log.info("phrase log back")
 
     def remove(self, connection: LogConnection) -> None:
-        """Records that a connection makes no more calls."""
+        """Records that a connection makes no more calls.
+
+        That its namespace was evicted does not end an outage. Of several such connections the one
+        is kept whose recovery takes more: a log that refuses writes may still be read by all others.
+        """
         with self._lock:
+            failed = self._is_logged and connection in self._lost
+            if failed and (self._removed is None or self._removed.recovers_with(connection)):
+                self._removed = connection
             self._lost.discard(connection)

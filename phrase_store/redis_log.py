@@ -52,6 +52,9 @@ UNNAMED: dict[str, Any] = (
 )
 # A server that does not know a command quotes its arguments; those of AUTH are a password.
 QUOTE = ", with args beginning with"
+# Answers of servers older than 6.2 to XRANGE with an exclusive position, to SCAN with a type, and
+# to XTRIM with a least position.
+TOO_OLD = ("Invalid stream ID specified", "syntax error")
 # A server checks only every tenth of a second which blocked clients have timed out.
 SLACK_S = 0.25
 
@@ -256,7 +259,8 @@ class _RedactedUrl:
         text = text.partition(" : <")[0] or type(error).__name__
         for secret in self._secrets:
             text = text.replace(secret, STARS)
-        return text
+        too_old = isinstance(error, ResponseError) and text.startswith(TOO_OLD)
+        return f"{text}; is it older than Redis 6.2?" if too_old else text
 
 
 @contextmanager

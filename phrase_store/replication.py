@@ -70,10 +70,11 @@ class Link:
 
         If writing was refused, a successful read does not show that writing works. Otherwise, with
         a read-only replica in the log's place, every request after a pause would log that the log
-        is back, and then that it is lost.
+        is back, and then that it is lost. A closed link is not asked whether it is reachable, as it
+        makes no more calls.
         """
         same = isinstance(other, Link) and other.task == self.task
-        return self.reachable and (same or not self._refused)
+        return (self._closing or self.reachable) and (same or not self._refused)
 
     @property
     def silence_s(self) -> float:

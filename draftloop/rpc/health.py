@@ -21,7 +21,7 @@ from draftloop.environment import PROBE_TLS
 from draftloop.errors import StartupFailure
 from draftloop.pem import require_client_files
 from draftloop.rpc.direct import DIRECT
-from draftloop.rpc.unconnected import no_connection
+from draftloop.rpc.unconnected import is_outdated, no_connection
 
 TIMEOUT_S = 5.0
 CA, CERTIFICATE, KEY, SERVER_NAME = VARIABLES = PROBE_TLS
@@ -72,6 +72,7 @@ class Health(NamedTuple):
 
     status: str
     trouble: str = ""  # a sentence about a TLS problem between the two, if any
+    outdated: bool = False  # whether it answered, with a certificate that is not valid now
 
 
 def health(
@@ -89,8 +90,9 @@ def health(
         try:
             response = stub.Check(request, timeout=timeout_s)
         except grpc.RpcError as error:
-            trouble = no_connection(address, error.details() or "", CA)
-            return Health(str(error.code().name), trouble)
+            said = error.details() or ""
+            trouble = no_connection(address, said, CA)
+            return Health(str(error.code().name), trouble, is_outdated(said))
     return Health(str(health_pb2.HealthCheckResponse.ServingStatus.Name(response.status)))
 
 
@@ -101,7 +103,11 @@ def _channel(address: str, tls: ProbeTls | None) -> grpc.Channel:
 
 
 def main(arguments: list[str]) -> int:
-    """Writes the status; returns the exit status, 0 for SERVING."""
+    """Writes the status; returns the exit status, 0 for SERVING.
+
+    Without a service, a process whose certificate has expired is healthy as well: being restarted
+    would not renew it, and would end the sessions that continue over older connections.
+    """
     if not 1 <= len(arguments) <= 2:
         sys.stderr.write("usage: python -m draftloop.rpc.health HOST:PORT [SERVICE]\n")
         return 2
@@ -114,7 +120,8 @@ def main(arguments: list[str]) -> int:
     sys.stdout.write(f"{found.status}\n")
     if found.trouble:
         sys.stderr.write(f"draftloop: {found.trouble}\n")
-    return 0 if found.status == "SERVING" else 1
+    alive = found.outdated and not service
+    return 0 if found.status == "SERVING" or alive else 1
 
 
 if __name__ == "__main__":

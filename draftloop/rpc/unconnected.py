@@ -16,6 +16,7 @@ TROUBLE = {
     "another certificate",
 }
 TROUBLE["Connection reset"] = TROUBLE["Socket closed"]
+OUTDATED = ("certificate has expired", "certificate is not yet valid")
 
 
 def tls_trouble(message: str, ca: str) -> str:
@@ -27,6 +28,11 @@ def tls_trouble(message: str, ca: str) -> str:
         return ""
     found = (words.format(ca=ca) for sign, words in TROUBLE.items() if sign in message)
     return next(found, "")
+
+
+def is_outdated(said: str) -> bool:
+    """Whether the server answered, but with a certificate that is not valid now."""
+    return NO_CONNECTION in said and any(sign in said for sign in OUTDATED)
 
 
 def no_connection(address: str, message: str, ca: str) -> str:

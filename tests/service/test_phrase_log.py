@@ -17,7 +17,15 @@ import pytest
 import redis
 
 from draftloop.phrase import Phrase
-from phrase_store.log import START, LogOptions, LogUnavailable, PhraseLog, list_namespaces, open_log
+from phrase_store.log import (
+    START,
+    LogOptions,
+    LogRefused,
+    LogUnavailable,
+    PhraseLog,
+    list_namespaces,
+    open_log,
+)
 from phrase_store.records import encode, encode_cleared
 from phrase_store.unpack import decode
 from tests.service.conftest import PATIENCE_S
@@ -264,6 +272,27 @@ def test_unreachable_server_is_reported_in_one_short_line(form: str) -> None:
     assert str(caught.value).startswith(f"{url}: ")
     assert len(str(caught.value)) < 300 and "\n" not in str(caught.value)
     log.close()
+
+
+def answering(server: socket.socket, answer: bytes) -> None:
+    """Gives one answer to every command of the first connection."""
+    connection, _ = server.accept()
+    with connection:
+        while received := connection.recv(1 << 16):
+            connection.sendall(answer * received.count(b"*"))
+
+
+def test_a_server_that_is_too_old_is_told_to_be_that() -> None:
+    """Redis 6.0 only said that the position of a record is no position."""
+    words = b"-ERR Invalid stream ID specified as stream command argument\r\n"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=answering, args=(server, words))
+        thread.start()
+        log = open_log(f"redis://127.0.0.1:{server.getsockname()[1]}", "n", OPTIONS)
+        with pytest.raises(LogRefused, match=r"Invalid stream ID .*older than Redis 6\.2"):
+            log.read("1-1", 10)
+        log.close()
+        thread.join(10)
 
 
 @contextlib.contextmanager

@@ -191,7 +191,7 @@ async def test_probe_prints_the_tls_problem(
 ) -> None:
     monkeypatch.setenv("DRAFTLOOP_TLS_CA", str(authority.ca))
     async with listening(**flags(authority.pair("server", -2 * LIFE))) as address:
-        assert await asyncio.to_thread(main, [address]) == 1
+        assert await asyncio.to_thread(main, [address, "draftloop.v1.Generation"]) == 1
         said = capsys.readouterr()
         assert said.out.split()[-1] == "UNAVAILABLE" and "its certificate has expired" in said.err
         asked = ["health", "orchestrator", "--server", address]

@@ -37,6 +37,22 @@ def test_foreign_session_name_is_used_as_request_and_session(session: str) -> No
     assert bound_ids("verifier", session) == {"request_id": session, "session_id": session}
 
 
+THREADED_PROGRAM = """
+import threading
+from draftloop import logs
+logs.configure("drafter", log_format="json", level="info")
+thread = threading.Thread(target=lambda: logs.get("test").info("said"))
+thread.start()
+thread.join()
+"""
+
+
+def test_lines_of_threads_name_the_role() -> None:
+    """A thread begins with no context variables. Lines about the phrase log had no role."""
+    done = subprocess.run([sys.executable, "-c", THREADED_PROGRAM], capture_output=True, text=True)
+    assert json.loads(done.stderr)["role"] == "drafter"
+
+
 LOGGING_PROGRAM = """
 import sys, time
 from draftloop import logs

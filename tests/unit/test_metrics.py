@@ -56,7 +56,14 @@ def test_metrics_address_in_use_fails_startup() -> None:
 
 @pytest.mark.parametrize(
     ("name", "wrong"),
-    [("metrics_listen", "9464"), ("trace_endpoint", "collector:4317"), ("trace_ratio", "1.5")],
+    [
+        ("metrics_listen", "9464"),
+        ("trace_endpoint", "collector:4317"),
+        ("trace_endpoint", "http://collector"),  # gRPC connected to port 443
+        ("trace_endpoint", "http://collector:4318/v1/traces"),
+        ("trace_endpoint", "http://"),
+        ("trace_ratio", "1.5"),
+    ],
 )
 def test_invalid_settings_are_named(name: str, wrong: str) -> None:
     with pytest.raises(StartupFailure, match=name):

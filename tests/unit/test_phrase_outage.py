@@ -50,6 +50,32 @@ def test_successful_reads_do_not_end_a_write_outage(
     assert [line["event"] for line in lines] == [LOST, BACK]
 
 
+@pytest.mark.parametrize(
+    ("error", "events"),
+    [
+        (LogUnavailable("gone"), [LOST, BACK]),
+        (LogRefused("read only"), [LOST]),
+    ],
+)
+def test_a_refusal_is_not_over_because_its_namespace_leaves(
+    error: Exception, events: list[str]
+) -> None:
+    """Tenants that took turns, and every shutdown, used to log that a full Redis was back."""
+    outage = Outage()
+    writer, reader, another = (
+        Link(LinkFigures(), POLICY, outage, task) for task in ("write", "read", "write")
+    )
+    with capture_logs() as lines:
+        failing(writer, error)
+        writer.close()
+        reader.try_call(nothing)
+        assert [line["event"] for line in lines] == events
+        failing(reader, LogUnavailable("gone"))
+        reader.close()
+        another.try_call(nothing)
+    assert [line["event"] for line in lines][-1] == BACK
+
+
 @pytest.mark.parametrize("answer", [LogDenied("another password"), LogRefused("read only")])
 def test_refusal_after_a_connection_outage_is_logged(answer: Exception) -> None:
     """A restarted server with another password first only closed a connection."""
