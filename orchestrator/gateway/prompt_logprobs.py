@@ -27,13 +27,15 @@ class PromptAnswer:
     echoed: int | None = None
     told: int | None = None
 
-    async def echo(self, generation: Generation, writer: CompletionLogprobs) -> dict[str, Any]:
-        """The echoed prompt's log-probabilities as parallel lists, which the output's continue."""
+    async def echo(
+        self, generation: Generation, writer: CompletionLogprobs, text: str
+    ) -> dict[str, Any]:
+        """Those of a prompt echoed as `text`, as parallel lists, which the output's continue."""
         said, prompt = generation.prompt_logprobs, generation.request.prompt
         assert said is not None, "the verifier was asked"
         most = self.echoed or 0
         return await _made(
-            lambda: writer.of_prompt(prompt[0], said.entries(prompt), most),
+            lambda: writer.of_prompt(prompt[0], said.entries(prompt), most, text),
             len(prompt) * (1 + said.count),
         )
 

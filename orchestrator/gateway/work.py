@@ -155,7 +155,8 @@ class Work(Generic[Form]):
         writer = self._logprobs[index]
         if self.of_prompts.echoed is None or not isinstance(writer, CompletionLogprobs):
             return None
-        return await self.of_prompts.echo(self.generations[index], writer)
+        text = self.form.echo(index)
+        return await self.of_prompts.echo(self.generations[index], writer, text)
 
     def _stop_reason(self, index: int) -> str | int | None:
         """vLLM's `stop_reason`: the client's stop text or token that ended a choice, if one did."""

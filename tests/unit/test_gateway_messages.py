@@ -245,10 +245,16 @@ def test_blocks_of_output_grow_one_after_the_other() -> None:
 
 @pytest.mark.parametrize(
     ("written", "expected"),
-    [('{"a": [1, 2', {"a": [1, 2]}), ('{"a": "x', {}), ("", {}), ("[1]", {}), ("nonsense", {})],
-)
+    [
+        ('{"a": [1, 2', {"a": [1, 2]}), ('{"a": "x', {}), ("", {}), ("[1]", {}), ("nonsense", {}),
+        ('{"a": NaN}', {}), ('{"a": [1e999]}', {}), (f'{{"a": {"9" * 5000}}}', {}),
+    ],
+)  # fmt: skip
 def test_a_call_that_was_cut(written: str, expected: Any) -> None:
-    """The input as far as it goes, as Anthropic's client parses partial JSON."""
+    """The input as far as it goes, as Anthropic's client parses partial JSON.
+
+    What JSON cannot write, which would spoil the whole answer, is no input.
+    """
     output = Output(KINDS)
     list(output.feed(Parts([CallPart(0, "c", "f", written)])))
     list(output.finish(COMPLETED))

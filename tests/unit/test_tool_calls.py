@@ -189,6 +189,11 @@ def test_an_answer_that_was_cut_off() -> None:
     assert read(HERMES, [f"<tool_call>{WEATHER}</tool_call>{second}"]) == (second, [READ[0]])
 
 
+def test_half_a_character_in_arguments_that_are_written_anew() -> None:
+    halved = '<tool_call>{"arguments": {"a": "\\ud83d"}, "name": "f"}</tool_call>'
+    assert read(HERMES, [halved]) == ("", [("f", '{"a": "\ufffd"}')])
+
+
 @pytest.mark.parametrize(("reason", "told"), [("stop", "tool_calls"), ("length", "length")])
 def test_why_a_chat_ended(reason: str, told: str) -> None:
     form = ChatFormat(Reading(offer=Offer(HERMES, {}, None, frozenset())))
