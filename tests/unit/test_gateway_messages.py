@@ -247,7 +247,7 @@ def test_blocks_of_output_grow_one_after_the_other() -> None:
     ("written", "expected"),
     [
         ('{"a": [1, 2', {"a": [1, 2]}), ('{"a": "x', {}), ("", {}), ("[1]", {}), ("nonsense", {}),
-        ('{"a": NaN}', {}), ('{"a": [1e999]}', {}), (f'{{"a": {"9" * 5000}}}', {}),
+        ('{"a": NaN}', {}), ('{"a": [1e999]}', {}),
     ],
 )  # fmt: skip
 def test_a_call_that_was_cut(written: str, expected: Any) -> None:
