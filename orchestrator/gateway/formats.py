@@ -53,6 +53,10 @@ class AnswerFormat(ABC):
     def has_content(self, choice: Choice) -> bool:
         """Whether a chunk has anything besides its index."""
 
+    def echo(self, index: int) -> str:
+        """The text of the prompt that goes before a choice's own."""
+        return ""
+
     def reasoning_tokens(self) -> int | None:
         """Reasoning tokens of all choices so far; None if answers are not read for reasoning."""
         return None
@@ -70,10 +74,13 @@ class CompletionFormat(AnswerFormat):
     def __init__(self, echoes: list[str]) -> None:
         self._echoes = echoes
 
+    def echo(self, index: int) -> str:
+        return self._echoes[index]
+
     def opening(self, index: int, logprobs: Any) -> list[Choice]:
-        """The prompt, if it is to be echoed."""
-        echo = self._echoes[index]
-        return [self.delta(index, echo, logprobs, None)] if echo else []
+        """The prompt, if it is to be echoed; one of special tokens has no text, but logprobs."""
+        echo = self.echo(index)
+        return [self.delta(index, echo, logprobs, None)] if echo or logprobs else []
 
     def delta(
         self, index: int, texts: Sequence[str], logprobs: Any, finish_reason: str | None
@@ -84,7 +91,7 @@ class CompletionFormat(AnswerFormat):
     def whole(
         self, index: int, texts: Sequence[str], logprobs: Any, finish_reason: str | None
     ) -> Choice:
-        return self.delta(index, [self._echoes[index], *texts], logprobs, finish_reason)
+        return self.delta(index, [self.echo(index), *texts], logprobs, finish_reason)
 
     def has_content(self, choice: Choice) -> bool:
         return bool(choice["text"] or choice["logprobs"] or choice["finish_reason"])

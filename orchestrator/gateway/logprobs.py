@@ -31,6 +31,7 @@ class CompletionLogprobs:
         self._named = form.named_tokens
         self._characters = codecs.getincrementaldecoder("utf-8")("replace")
         self._offset = 0
+        self._echoed: str | None = None  # the prompt's text, while its tokens are written
 
     def of(self, entries: Sequence[TokenLogprobs]) -> dict[str, Any]:
         return {
@@ -41,16 +42,18 @@ class CompletionLogprobs:
         }
 
     def of_prompt(
-        self, first: int, entries: Iterable[TokenLogprobs], max_top: int
+        self, first: int, entries: Iterable[TokenLogprobs], max_top: int, text: str
     ) -> dict[str, list[Any]]:
-        """Those of an echoed prompt, with `max_top` likeliest tokens each; called before `of`.
+        """Those of a prompt echoed as `text`, with `max_top` likeliest tokens each; before `of`.
 
         The `first` token of a prompt has no log-probability.
         """
         shown = [
             TokenLogprobs(entry.token_id, entry.logprob, entry.top[:max_top]) for entry in entries
         ]
+        self._echoed = text
         lists = self.of([TokenLogprobs(first, 0.0), *shown])
+        self._echoed = None
         lists["token_logprobs"][0] = lists["top_logprobs"][0] = None
         return lists
 
@@ -67,7 +70,10 @@ class CompletionLogprobs:
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
 
     def _next_offset(self, token_id: int) -> int:
-        named, special = token_id in self._named, self._tokenizer.is_special(token_id)
+        data, special = self._tokenizer.token_bytes(token_id), self._tokenizer.is_special(token_id)
+        named = token_id in self._named
+        if self._echoed is not None:
+            named, data = self._as_echoed(data, self._echoed, special=special)
         if special and not named:
             return self._offset
         if named or not self._tokenizer.continues_character(token_id):
@@ -76,8 +82,19 @@ class CompletionLogprobs:
         if named:
             self._offset += len(self._tokenizer.token_text(token_id))
             return offset
-        self._offset += len(self._characters.decode(self._tokenizer.token_bytes(token_id)))
+        self._offset += len(self._characters.decode(data))
         return offset
+
+    def _as_echoed(self, data: bytes, text: str, *, special: bool) -> tuple[bool, bytes]:
+        """Whether a special token is in the prompt's text, and the token's bytes as they are there.
+
+        The text may be the client's own, which names some special tokens and lacks those that the
+        tokenizer adds, like the space that sentencepiece puts before a text.
+        """
+        if special:
+            return text.startswith(data.decode(), self._offset), data
+        added = data.startswith(b" ") and not text.startswith(" ", self._offset)
+        return False, data[1:] if added else data
 
 
 class ChatLogprobs:

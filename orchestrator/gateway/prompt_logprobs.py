@@ -27,13 +27,15 @@ class PromptLogprobsAnswer:
     echoed: int | None = None
     top: int | None = None
 
-    async def echo(self, generation: Generation, writer: CompletionLogprobs) -> dict[str, Any]:
-        """The echoed prompt's log-probabilities as parallel lists, which the output's continue."""
+    async def echo(
+        self, generation: Generation, writer: CompletionLogprobs, text: str
+    ) -> dict[str, Any]:
+        """Those of a prompt echoed as `text`, as parallel lists, which the output's continue."""
         logprobs, prompt = generation.prompt_logprobs, generation.request.prompt
         assert logprobs is not None, "the verifier was asked"
         top = self.echoed or 0
         return await _make(
-            lambda: writer.of_prompt(prompt[0], logprobs.entries(prompt), top),
+            lambda: writer.of_prompt(prompt[0], logprobs.entries(prompt), top, text),
             len(prompt) * (1 + logprobs.count),
         )
 

@@ -157,7 +157,8 @@ class Work(Generic[Form]):
         writer = self._logprobs[index]
         if self.prompt_answer.echoed is None or not isinstance(writer, CompletionLogprobs):
             return None
-        return await self.prompt_answer.echo(self.generations[index], writer)
+        text = self.form.echo(index)
+        return await self.prompt_answer.echo(self.generations[index], writer, text)
 
     def _stop_reason(self, index: int) -> str | int | None:
         """vLLM's `stop_reason`: the client's stop text or token that ended a choice, if one did."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as HuggingFaceTokenizer
@@ -10,9 +13,11 @@ from tokenizers import decoders, models
 from draftloop.config import bundled_model
 from draftloop.logprobs import TokenLogprobs
 from draftloop.request import TextForm
+from orchestrator.gateway.formats import CompletionFormat
 from orchestrator.gateway.logprobs import ChatLogprobs, CompletionLogprobs
 from orchestrator.text import TextStream
 from orchestrator.tokenizer import Tokenizer
+from tests.support.sentencepiece import save_sentencepiece_tokenizer
 
 TOKENIZER = Tokenizer(bundled_model("verifier"))
 EMOJI = "a🙂é"
@@ -76,6 +81,44 @@ def test_text_offsets_are_positions_in_the_text(token_ids: list[int]) -> None:
         if not TOKENIZER.continues_character(token):
             assert offset == len(before.decode("utf-8", "replace"))
         before += TOKENIZER.token_bytes(token)
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize(
+    ("text", "offsets"),
+    [
+        # The client's text names the token, or the tokenizer has added it.
+        ("a<|endoftext|>b", [0, 1, 14]),
+        ("ab", [0, 1, 1]),
+    ],
+)
+def test_offsets_in_an_echo_are_places_in_its_text(
+    text: str, offsets: list[int], named: bool
+) -> None:
+    form = TextForm(named_tokens=frozenset({0} if named else ()))
+    parts = CompletionLogprobs(TOKENIZER, form)
+    (a,), (b,) = entries("a"), entries("b")
+    echoed = parts.of_prompt(a.token_id, [TokenLogprobs(0, -0.5), b], 0, text)
+    assert echoed["text_offset"] == offsets
+    own = parts.of([TokenLogprobs(0, -0.5), b])
+    end = len(text)  # the output's own tokens are shown as its form says
+    assert own["text_offset"] == [end, end + named * len("<|endoftext|>")]
+
+
+def test_an_echo_lacks_the_space_that_sentencepiece_adds(tmp_path: Path) -> None:
+    save_sentencepiece_tokenizer(tmp_path)
+    tokenizer = Tokenizer(tmp_path)
+    first, *rest = tokenizer.encode("the the")
+    told = [TokenLogprobs(token, -0.5) for token in rest]
+    written = CompletionLogprobs(tokenizer).of_prompt(first, told, 0, "the the")
+    assert written["tokens"] == [" the", " the"] and written["text_offset"] == [0, 3]
+
+
+def test_an_echo_without_text_has_log_probabilities_in_a_stream_too() -> None:
+    form = CompletionFormat([""])  # the prompt is a special token, which is not shown
+    (chunk,) = form.opening(0, {"tokens": ["<|endoftext|>"]})
+    assert chunk["logprobs"] and not chunk["text"]
+    assert form.opening(0, None) == []
 
 
 def test_text_offsets_continue_across_chunks() -> None:

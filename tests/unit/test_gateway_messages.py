@@ -250,10 +250,16 @@ def test_output_blocks_are_streamed_in_sequence() -> None:
 
 @pytest.mark.parametrize(
     ("written", "expected"),
-    [('{"a": [1, 2', {"a": [1, 2]}), ('{"a": "x', {}), ("", {}), ("[1]", {}), ("nonsense", {})],
-)
+    [
+        ('{"a": [1, 2', {"a": [1, 2]}), ('{"a": "x', {}), ("", {}), ("[1]", {}), ("nonsense", {}),
+        ('{"a": NaN}', {}), ('{"a": [1e999]}', {}),
+    ],
+)  # fmt: skip
 def test_truncated_call_has_partial_input(written: str, expected: Any) -> None:
-    """The input as far as it goes, as Anthropic's client parses partial JSON."""
+    """The input as far as it goes, as Anthropic's client parses partial JSON.
+
+    What JSON cannot write, which would spoil the whole answer, is no input.
+    """
     output = Output(KINDS)
     list(output.feed(Parts([CallPart(0, "c", "f", written)])))
     list(output.finish(COMPLETED))

@@ -297,6 +297,17 @@ class FailingGeneration:
         return None
 
 
+def test_a_stream_that_fails_before_its_first_token_begins_all_the_same() -> None:
+    answer = ResponseAnswer(BrokenWork(), body())  # type: ignore[arg-type]
+    told = answer.last_words(Unavailable("no verifier")).decode()
+    lines = [line for line in told.splitlines() if line.startswith("data: ")]
+    events = [json.loads(line.removeprefix("data: ")) for line in lines]
+    kinds = [event["type"] for event in events]
+    assert kinds == ["response.created", "response.in_progress", "response.failed"]
+    assert [event["sequence_number"] for event in events] == [0, 1, 2]
+    assert [event["response"]["status"] for event in events[1:]] == ["in_progress", "failed"]
+
+
 async def test_failing_stream_ends_with_response_failed() -> None:
     answer = ResponseAnswer(FailingGeneration(), body())  # type: ignore[arg-type]
     told = b""

@@ -207,6 +207,11 @@ def test_truncated_answers_are_read() -> None:
     assert read_calls(HERMES, [f"<tool_call>{WEATHER}</tool_call>{second}"]) == (second, [READ[0]])
 
 
+def test_half_a_character_in_arguments_that_are_written_anew() -> None:
+    halved = '<tool_call>{"arguments": {"a": "\\ud83d"}, "name": "f"}</tool_call>'
+    assert read(HERMES, [halved]) == ("", [("f", '{"a": "\ufffd"}')])
+
+
 @pytest.mark.parametrize(("reason", "told"), [("stop", "tool_calls"), ("length", "length")])
 def test_finish_reason_is_tool_calls_after_calls(reason: str, told: str) -> None:
     form = ChatFormat(Reading(offer=Offer(HERMES, {}, None, frozenset())))

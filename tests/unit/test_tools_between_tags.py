@@ -41,6 +41,7 @@ each_tokenizer = pytest.mark.parametrize("special", [None, False, True])
         ("deep", "True", True),
         ("tags", '["a", "</arg_value></parameter>"]', ["a", "</arg_value></parameter>"]),
         ("tags", "['a', 'b']", ["a", "b"]),
+        ("tags", "['\\ud83d\\ude00', '\\ud83d']", ["\U0001f600", "\ufffd"]),
         ("tags", "[\n  1,\n  2\n]", [1, 2]),
         ("more", '{"x": {"y": [null, 1.5]}}', {"x": {"y": [None, 1.5]}}),
         ("kind", "b c", "b c"),

@@ -70,6 +70,8 @@ def test_any_text_is_output_completely_in_any_pieces(pieces: list[str], cuts: li
         ('"a\\nb"', "a\nb"),
         ('"""a, "b" (c"""', 'a, "b" (c'),
         ('"\\ud83d\\ude00\\/"', "\U0001f600/"),
+        ("'\\ud83d\\ude00'", "\U0001f600"),  # Python leaves the halves apart
+        ("{'\\ud83d': ['\\ude00 x']}", {"\ufffd": ["\ufffd x"]}),
         ("'\\d'", "\\d"),
         ("(1, 2)", [1, 2]),
         ("+1", 1),

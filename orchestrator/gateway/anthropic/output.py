@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
@@ -83,9 +84,13 @@ class ToolUseBlock(Block):
 
 
 def _object(text: str) -> Object:
-    """The object in a text that a limit may have cut off; empty if it is not an object."""
+    """The object in a text that a limit may have cut off; empty if it is not an object.
+
+    One with NaN or 1e999 in it is none either: with it, the whole answer would not be JSON.
+    """
     try:
         value = from_json(text, allow_partial=True)
+        json.dumps(said, allow_nan=False)
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}

@@ -41,12 +41,17 @@ class ResponseAnswer(EventAnswer):
         self._events = 0
 
     def error_event(self, error: Exception) -> bytes:
-        """The event that reports an error which ends the stream."""
+        """The events that report an error which ends the stream.
+
+        OpenAI's client refuses a stream that does not begin with `response.created`, so that the
+        first events also come before the error of a stream that has had only comments.
+        """
+        first = [] if self._events else [*self._opening()]
         self._status = FAILED
         if self._output.open is not None:
             self._output.open.value["status"] = INCOMPLETE
         self._error = {"code": "server_error", "message": problem(error).message}
-        return self._event(self._response_event(FAILED))
+        return b"".join(map(self._event, [*first, self._response_event(FAILED)]))
 
     def _first_events(self) -> Iterator[Object]:
         yield self._response_event("created")

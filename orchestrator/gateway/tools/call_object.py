@@ -8,6 +8,7 @@ from collections.abc import Collection
 from typing import Any
 
 from orchestrator.gateway.tools.braces import Braces
+from orchestrator.gateway.tools.literals import in_whole_characters
 from orchestrator.gateway.tools.notation import CallBody
 from orchestrator.gateway.tools.schemas import MAX_NAME_LETTERS
 
@@ -74,7 +75,9 @@ class CallObject(CallBody):
         if not isinstance(name, str) or not isinstance(arguments, dict):
             return ""
         self.name = self._known_name(name)
-        return json.dumps(arguments, ensure_ascii=False) if self.name is not None else ""
+        if self.name is None:
+            return ""
+        return in_whole_characters(json.dumps(arguments, ensure_ascii=False))
 
     def _known_name(self, name: str | None) -> str | None:
         return name if name and (self._names is None or name in self._names) else None

@@ -7,6 +7,7 @@ import json
 import warnings
 from typing import Any
 
+UTF_16 = "utf-16-le"
 NAMES: dict[str, Any] = {"true": True, "false": False, "null": None}  # JSON's, within Python's
 
 
@@ -26,7 +27,16 @@ def value_of(text: str) -> Any:
 
 def as_json(value: Any) -> str:
     """The value as JSON. Raises ValueError for what JSON does not have, such as infinity."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return in_whole_characters(json.dumps(value, ensure_ascii=False, allow_nan=False))
+
+
+def in_whole_characters(text: str) -> str:
+    """The text with the halves of a character joined that models escape one by one.
+
+    Python's literals leave them apart, unlike JSON. A half without the other becomes U+FFFD: UTF-8,
+    in which answers are written, has no halves.
+    """
+    return text.encode(UTF_16, "surrogatepass").decode(UTF_16, "replace")
 
 
 def _refuse(name: str) -> Any:
