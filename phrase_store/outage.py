@@ -64,7 +64,7 @@ class Outage:
         """Records that a connection makes no more calls.
 
         That its namespace was evicted does not end an outage. Of several such connections the one
-        is kept whose recovery takes more: a log that refuses writes may still be read by all others.
+        is kept whose recovery takes more: a log that refuses writes may still be readable.
         """
         with self._lock:
             failed = self._is_logged and connection in self._lost

@@ -152,7 +152,7 @@ def test_clear_asks_for_confirmation_and_reaches_following_processes(
 
 def test_a_tenant_is_shown_by_its_own_name(server: RedisServer, run: Run) -> None:
     """`:key:` was shown as the picture of a key, also where the question was what to empty."""
-    write(server.url, "aaaa:acme:key:eu", encode(1, [ONE]))
+    append_record(server.url, "aaaa:acme:key:eu", encode(1, [ONE]))
     assert "acme:key:eu" in run("stats").output
     assert "  aaaa:acme:key:eu\n" in run("clear", answer="n\n").output
 

@@ -297,9 +297,9 @@ class FailingGeneration:
         return None
 
 
-def test_a_stream_that_fails_before_its_first_token_begins_all_the_same() -> None:
-    answer = ResponseAnswer(BrokenWork(), body())  # type: ignore[arg-type]
-    told = answer.last_words(Unavailable("no verifier")).decode()
+def test_stream_that_fails_before_its_first_token_begins_with_response_created() -> None:
+    answer = ResponseAnswer(FailingGeneration(), body())  # type: ignore[arg-type]
+    told = answer.error_event(Unavailable("no verifier")).decode()
     lines = [line for line in told.splitlines() if line.startswith("data: ")]
     events = [json.loads(line.removeprefix("data: ")) for line in lines]
     kinds = [event["type"] for event in events]

@@ -57,7 +57,7 @@ def test_successful_reads_do_not_end_a_write_outage(
         (LogRefused("read only"), [LOST]),
     ],
 )
-def test_a_refusal_is_not_over_because_its_namespace_leaves(
+def test_removing_a_namespace_does_not_end_a_write_outage(
     error: Exception, events: list[str]
 ) -> None:
     """Tenants that took turns, and every shutdown, used to log that a full Redis was back."""
@@ -66,13 +66,13 @@ def test_a_refusal_is_not_over_because_its_namespace_leaves(
         Link(LinkFigures(), POLICY, outage, task) for task in ("write", "read", "write")
     )
     with capture_logs() as lines:
-        failing(writer, error)
+        fail_on(writer, error)
         writer.close()
-        reader.try_call(nothing)
+        reader.try_call(succeed)
         assert [line["event"] for line in lines] == events
-        failing(reader, LogUnavailable("gone"))
+        fail_on(reader, LogUnavailable("gone"))
         reader.close()
-        another.try_call(nothing)
+        another.try_call(succeed)
     assert [line["event"] for line in lines][-1] == BACK
 
 

@@ -86,11 +86,11 @@ class ToolUseBlock(Block):
 def _object(text: str) -> Object:
     """The object in a text that a limit may have cut off; empty if it is not an object.
 
-    One with NaN or 1e999 in it is none either: with it, the whole answer would not be JSON.
+    One with NaN or 1e999 in it counts as none, since the whole answer would not be JSON.
     """
     try:
         value = from_json(text, allow_partial=True)
-        json.dumps(said, allow_nan=False)
+        json.dumps(value, allow_nan=False)
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}

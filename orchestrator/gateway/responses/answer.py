@@ -46,7 +46,7 @@ class ResponseAnswer(EventAnswer):
         OpenAI's client refuses a stream that does not begin with `response.created`, so that the
         first events also come before the error of a stream that has had only comments.
         """
-        first = [] if self._events else [*self._opening()]
+        first = [] if self._events else [*self._first_events()]
         self._status = FAILED
         if self._output.open is not None:
             self._output.open.value["status"] = INCOMPLETE
