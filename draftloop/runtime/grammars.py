@@ -98,7 +98,7 @@ class Follower:
         self._time = time
 
     def allows(self, token_id: int, path: Sequence[int] = ()) -> bool:
-        """Whether the token may follow the output and a drafted path.
+        """Whether `applied` keeps the token after the output and a drafted path.
 
         Raises InvalidInput if the grammar is too expensive to follow.
         """
@@ -108,7 +108,19 @@ class Follower:
                 return False
             if place.is_stopped():  # at the grammar's end
                 return token_id in self._ends
-            return place.validate_tokens([token_id]) == 1
+            return place.validate_tokens([token_id]) == 1 and self._is_in_mask(place, token_id)
+
+    def _is_in_mask(self, place: LLMatcher, token_id: int) -> bool:
+        """Whether a token that fits is also in the mask.
+
+        They differ only if one text must follow: the mask then has one of the tokens that begin it
+        (`Vocabulary.fill`).
+        """
+        if not place.compute_ff_bytes():
+            return True
+        rows = allocate_token_bitmask(1, self._known.size)
+        self._known.fill(place, rows, 0)
+        return bool(bits(rows)[0, token_id])
 
     def observe(self, token_ids: Sequence[int]) -> None:
         """Advances by tokens of the output.

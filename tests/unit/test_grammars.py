@@ -236,6 +236,23 @@ def test_required_text_may_contain_a_token_name(
     assert tokenizer.decode(output[:-1], skip_special_tokens=True) == f'"a {name} b"'
 
 
+@pytest.mark.parametrize("top_k", [0, 4096])
+def test_a_text_that_must_come_is_spelled_in_one_way(top_k: int) -> None:
+    """Else what a filter that keeps everything, or a draft model, says of a token would differ."""
+    folder = bundled_model("verifier")
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    first, letter, whole = (tokenizer.encode(text).ids[0] for text in ("f", "o", "oo"))
+    follower = Grammars(folder, 4096, [END]).follow(Grammar("regex", "foo"))
+    follower.observe([first])
+    assert follower.allows(whole) and not follower.allows(letter)
+    parameters = SamplingParameters(temperature=1.0, top_k=top_k)
+    sampler = Sampler(parameters, 4096, torch.device("cpu"), follower)
+    logits = torch.zeros(1, 4096)
+    logits[0, letter] = 50.0
+    assert sampler.choose(logits, [7], [[]]) == [whole]
+    assert int(sampler.scores(logits, [7], [[]]).argmax()) == whole
+
+
 def test_grammar_with_a_tokenizer_that_adds_a_prefix_space(tmp_path: Path) -> None:
     """The required text is the middle of an output, with its own tokens."""
     tokenizer = Tokenizer.from_file(str(bundled_model("verifier") / "tokenizer.json"))
