@@ -118,8 +118,8 @@ class Follower:
         """
         if not place.compute_ff_bytes():
             return True
-        rows = allocate_token_bitmask(1, self._known.size)
-        self._known.fill(place, rows, 0)
+        rows = allocate_token_bitmask(1, self._vocabulary.size)
+        self._vocabulary.fill(place, rows, 0)
         return bool(bits(rows)[0, token_id])
 
     def observe(self, token_ids: Sequence[int]) -> None:
