@@ -28,9 +28,10 @@ Input = tuple[list[int], list[int], list[int]]  # committed tokens, nodes, their
 PROMPT, DEPTH = 12, 4  # tokens, if the context has room for them
 STRIDE = 7919  # a prime, for token ids from all over the vocabulary
 # Maximum distance of the logits, relative to how far logits of different texts lie apart. Rounding
-# in bfloat16 gives a few hundredths, another kind of attention one half or more. Experts rounded to
-# four bits may give as much; such models are refused only if their logits are entirely different.
-MOST_APART, MOST_APART_OF_COARSE_EXPERTS = 0.25, 1.0
+# in bfloat16 gives a few hundredths, another kind of attention mostly one half or more. In float32,
+# rounding gives millionths, so that another kind shows even where little depends on it. Experts
+# rounded to four bits are refused only if their logits are entirely different.
+MOST_APART, MOST_APART_IN_FLOAT32, MOST_APART_OF_COARSE_EXPERTS = 0.25, 0.001, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +81,11 @@ class Reference:
     def _require_near(self, model: LanguageModel, said: Tensor, rows: list[int]) -> None:
         _require_finite(said, model, _advice(model))
         apart = self.distance(said, rows)
-        most = MOST_APART_OF_COARSE_EXPERTS if model.coarse_experts else MOST_APART
+        most = _most_apart(model)
         if not apart <= most:  # also true for NaN
             raise StartupFailure(
                 f"model: {model.network.config.model_type} attends in a way that is not supported: "
-                f"what it says of a short text differs from what transformers says, by {apart:.2f} "
+                f"what it says of a short text differs from what transformers says, by {apart:.2g} "
                 f"of what texts differ by (at most {most}); {_advice(model)}"
             )
 
@@ -102,6 +103,13 @@ def _require_finite(said: Tensor, model: LanguageModel, otherwise: str) -> None:
             f"model: what {model.network.config.model_type} says of a short text "
             f"{overflow.NO_NUMBER} in {dtype}; {overflow.advice(dtype, otherwise)}"
         )
+
+
+def _most_apart(model: LanguageModel) -> float:
+    if model.coarse_experts:
+        return MOST_APART_OF_COARSE_EXPERTS
+    exact = model.options.dtype == "float32" and not model.options.quantization
+    return MOST_APART_IN_FLOAT32 if exact else MOST_APART
 
 
 def _advice(model: LanguageModel) -> str:
