@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from draftloop.errors import StartupFailure
 from draftloop.runtime.trial import trial, unsupported_model
 
 
@@ -35,7 +37,7 @@ class AttentionShapes:
 def observed(network: PreTrainedModel, last_position: int) -> AttentionShapes:
     """The shapes of a model with our attention, by a forward of one token at `last_position`.
 
-    Raises StartupFailure if the model cannot run with our attention.
+    Raises StartupFailure if the model cannot run with our attention, or counts positions itself.
     """
     shapes = AttentionShapes()
     position = torch.tensor([[last_position]], device=network.device)
@@ -48,4 +50,10 @@ def observed(network: PreTrainedModel, last_position: int) -> AttentionShapes:
         )
     if shapes.layers != set(range(len(shapes.layers))) or not shapes.layers:
         raise unsupported_model(network.config.model_type)
+    if "position_ids" not in inspect.signature(network.forward).parameters:
+        raise StartupFailure(
+            f"model: {network.config.model_type} counts positions itself (its forward takes no "
+            f"position_ids), but those in a draft are not consecutive; serve a model that takes "
+            f"them, such as Llama, Qwen2 or Mistral"
+        )
     return shapes

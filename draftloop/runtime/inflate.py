@@ -14,12 +14,14 @@ from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from draftloop.errors import InvalidInput
+from draftloop.runtime.trial import SURPRISES
 
 # Layers of real models of about that size, so that the overhead per layer is realistic too.
 LAYERS_BY_SIZE = ((200e6, 12), (600e6, 24), (2e9, 24), (float("inf"), 32))
 UNITS = {"M": 10**6, "B": 10**9}
 INITIAL_DEVIATION = 0.02
-LISTS = ("layer_types", "no_rope_layers", "mlp_layer_types")  # have an entry for every layer
+# These have an entry for every layer.
+LISTS = ("layer_types", "no_rope_layers", "mlp_layer_types", "layer_rope_theta")
 # All that a layer adds to the residual stream comes from these two.
 OUTPUT_PROJECTIONS = ("self_attn.o_proj", "mlp.down_proj")
 
@@ -57,8 +59,12 @@ def inflate(model: PreTrainedModel, size: int) -> None:
     total = next(count for limit, count in LAYERS_BY_SIZE if size < limit)
     extra = max(1, total - len(layers))
     config = _wider_config(model.config, layers[-1], (size - present) // extra)
-    for _ in range(extra):
-        layers.append(_silent_layer(model, type(layers[-1]), config, len(layers)))
+    try:
+        for _ in range(extra):
+            layers.append(_silent_layer(model, type(layers[-1]), config, len(layers)))
+    except SURPRISES as error:  # Gemma 4 prepares what its layers share for a number of them
+        rule = "needs a model whose layers do not depend on how many there are"
+        raise InvalidInput("inflate", rule, type(model).__name__) from error
     _set_depth(model, len(layers))
 
 

@@ -46,6 +46,9 @@ log = logs.get(__name__)
 KINDS = (
     LlamaForCausalLM, MistralForCausalLM, Phi3ForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM,
 )  # fmt: skip
+# Those whose sliding window is the configuration's; Qwen's is the layer's, and Llama has none,
+# whatever the configuration contains.
+WINDOW_IN_CONFIG = (MistralForCausalLM, Phi3ForCausalLM)
 # RoPE types whose angles depend on the position only.
 FIXED_ROPE = ("default", "linear", "llama3", "yarn", rope.FIXED)
 # Matrices that are joined to one; Phi3 stores them joined.
@@ -117,7 +120,7 @@ class LeanDecoder:
         # [positions, 1, dim]
         angles = (table[0][:, None] for table in body.rotary_emb(like, all_positions))
         self._cosines, self._sines = (table.contiguous() for table in angles)
-        self._layers = [_convert_layer(layer, config, compiled=compiled) for layer in body.layers]
+        self._layers = [_convert_layer(layer, model, compiled=compiled) for layer in body.layers]
         self._head = model.lm_head if compiled else packed(model.lm_head)
         self._shape = StackShape(
             hidden=int(config.hidden_size),
@@ -211,15 +214,14 @@ class LeanDecoder:
         return out.reshape(len(rotated), -1)
 
 
-def _convert_layer(layer: Any, config: Any, *, compiled: bool) -> Layer:
+def _convert_layer(layer: Any, model: PreTrainedModel, *, compiled: bool) -> Layer:
     attention, mlp = layer.self_attn, layer.mlp
     ready = parts_of if compiled else packed
     activation = mlp.activation_fn if hasattr(mlp, "activation_fn") else mlp.act_fn
-    # Qwen2 sets the window per layer, Mistral and Phi3 in the config; Llama has none.
-    window = getattr(attention, "sliding_window", getattr(config, "sliding_window", None))
+    states_window = model.config if isinstance(model, WINDOW_IN_CONFIG) else attention
     return Layer(
         attention=attention,
-        window=None if config.model_type == "llama" else window,
+        window=getattr(states_window, "sliding_window", None),
         first_norm=layer.input_layernorm.weight,
         before_attention=ready(_joined(attention, "qkv_proj")),
         head_norms=_head_norms(attention),

@@ -28,9 +28,10 @@ Input = tuple[list[int], list[int], list[int]]  # committed tokens, nodes, their
 PROMPT, DEPTH = 12, 4  # tokens, if the context has room for them
 STRIDE = 7919  # a prime, for token ids from all over the vocabulary
 # Maximum distance of the logits, relative to how far logits of different texts lie apart. Rounding
-# in bfloat16 gives a few hundredths, another kind of attention one half or more. Experts rounded to
-# four bits may give as much; such models are refused only if their logits are entirely different.
-MAX_DISTANCE, MAX_DISTANCE_OF_COARSE_EXPERTS = 0.25, 1.0
+# in bfloat16 gives a few hundredths, another kind of attention mostly one half or more. In float32,
+# rounding gives millionths, so that another kind shows even where little depends on it. Experts
+# rounded to four bits are refused only if their logits are entirely different.
+MAX_DISTANCE, MAX_DISTANCE_IN_FLOAT32, MAX_DISTANCE_OF_COARSE_EXPERTS = 0.25, 0.001, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +81,12 @@ class Reference:
     def _require_near(self, model: LanguageModel, logits: Tensor, rows: list[int]) -> None:
         _require_finite(logits, model, _advice(model))
         distance = self.distance(logits, rows)
-        limit = MAX_DISTANCE_OF_COARSE_EXPERTS if model.coarse_experts else MAX_DISTANCE
+        limit = _max_distance(model)
         if not distance <= limit:  # also true for NaN
             raise StartupFailure(
                 f"model: {model.network.config.model_type} attends in a way that is not supported: "
                 f"what it says of a short text differs from what transformers says, by "
-                f"{distance:.2f} of what texts differ by (at most {limit}); {_advice(model)}"
+                f"{distance:.2g} of what texts differ by (at most {limit}); {_advice(model)}"
             )
 
     def distance(self, logits: Tensor, rows: list[int]) -> float:
@@ -102,6 +103,13 @@ def _require_finite(logits: Tensor, model: LanguageModel, otherwise: str) -> Non
             f"model: what {model.network.config.model_type} says of a short text "
             f"{overflow.NO_NUMBER} in {dtype}; {overflow.advice(dtype, otherwise)}"
         )
+
+
+def _max_distance(model: LanguageModel) -> float:
+    if model.coarse_experts:
+        return MAX_DISTANCE_OF_COARSE_EXPERTS
+    exact = model.options.dtype == "float32" and not model.options.quantization
+    return MAX_DISTANCE_IN_FLOAT32 if exact else MAX_DISTANCE
 
 
 def _advice(model: LanguageModel) -> str:

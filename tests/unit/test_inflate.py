@@ -9,7 +9,9 @@ import torch
 from torch import nn
 from transformers import (
     AutoModelForCausalLM,
+    Gemma4TextConfig,
     GPT2Config,
+    GraniteSWAConfig,
     MistralConfig,
     PreTrainedModel,
     SmolLM3Config,
@@ -27,6 +29,7 @@ SIZE = 3_000_000
 KINDS = {
     "llama": None,
     "mistral": MistralConfig(**SIZES, sliding_window=4),
+    "granite_swa": GraniteSWAConfig(**{**SIZES, "pad_token_id": 1}, sliding_window=4),
     "smollm3": SmolLM3Config(**{**SIZES, "pad_token_id": 1}),
 }
 
@@ -106,3 +109,13 @@ def test_other_architectures_are_refused(tmp_path: Path) -> None:
     config = GPT2Config(vocab_size=96, n_embd=16, n_layer=1, n_head=2, n_positions=32)
     with pytest.raises(InvalidInput, match="inflate: needs a model whose layers end in o_proj"):
         inflate(load_network_of(save_model(tmp_path, config)), SIZE)
+
+
+def test_layers_that_share_by_their_number_are_refused(tmp_path: Path) -> None:
+    config = Gemma4TextConfig(
+        **{**SIZES, "num_hidden_layers": 4, "pad_token_id": 1}, head_dim=8, global_head_dim=8,
+        num_kv_shared_layers=2, layer_types=["sliding_attention", "full_attention"] * 2,
+        vocab_size_per_layer_input=96, hidden_size_per_layer_input=8,
+    )  # fmt: skip
+    with pytest.raises(InvalidInput, match="inflate: needs a model whose layers do not depend"):
+        inflate(network(save_model(tmp_path, config)), SIZE)

@@ -119,6 +119,21 @@ def test_lean_decoder_without_kernels_matches_transformers(
     torch.testing.assert_close(logits(lean), logits(load(folder, "float32")), rtol=1e-5, atol=1e-5)
 
 
+def test_llama_under_another_name_has_no_window(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """InternLM3 is run by Llama's class, which ignores the window of a configuration."""
+    internlm3 = pytest.importorskip("transformers.models.internlm3")  # not in transformers 5.17
+    config = internlm3.InternLM3Config(
+        **{**SIZES, "pad_token_id": 1}, initializer_range=0.3, head_dim=8, sliding_window=8
+    )
+    lean = load(save_model(tmp_path, config), "float32")
+    assert is_lean(lean)
+    monkeypatch.setattr(runtime_model, "is_lean", lambda network: False)
+    whole = load(tmp_path, "float32")
+    torch.testing.assert_close(logits(lean), logits(whole), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # torch's own use of it
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler for what torch writes")
 @pytest.mark.parametrize(

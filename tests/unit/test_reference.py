@@ -19,6 +19,7 @@ from transformers import (
     GPTJConfig,
     MambaConfig,
     Phi3Config,
+    PLBartConfig,
     PretrainedConfig,
     StableLmConfig,
 )
@@ -26,7 +27,7 @@ from transformers import (
 from draftloop.errors import Mismatch, StartupFailure
 from draftloop.runtime.forward import Forward
 from draftloop.runtime.reference import Reference
-from tests.support.families import WIDE
+from tests.support.families import OWN_HEADS, WIDE
 from tests.support.toy_model import load_model, save_model
 
 TO_ITSELF = "does not leave its attention to transformers"
@@ -34,6 +35,14 @@ OTHER_WORDS = "what it says of a short text differs from what transformers says,
 REFUSED: dict[str, tuple[PretrainedConfig, str]] = {
     "a look ahead": (BertConfig(**{**WIDE, "num_key_value_heads": 4}), OTHER_WORDS),
     "two softmaxes a layer": (DiffLlamaConfig(**WIDE), OTHER_WORDS),
+    # Hardly any of its logits depend on attention.
+    "a look ahead by little": (
+        BertConfig(**{**WIDE, "num_key_value_heads": 4, "initializer_range": 0.02}), OTHER_WORDS
+    ),
+    "positions that it counts itself": (
+        PLBartConfig(**OWN_HEADS, decoder_layers=2, decoder_attention_heads=4, d_model=32),
+        "counts positions itself",
+    ),
     "a bias by distance": (BloomConfig(**WIDE), TO_ITSELF),
     "a bias by key that the layer learned": (DogeConfig(**WIDE), TO_ITSELF),
     "the same and a window": (
@@ -44,7 +53,7 @@ REFUSED: dict[str, tuple[PretrainedConfig, str]] = {
     "attention of its own": (GPTJConfig(**WIDE, rotary_dim=4), TO_ITSELF),
     "arguments not passed on": (StableLmConfig(**WIDE), TO_ITSELF),
     "no attention": (MambaConfig(**WIDE), "does not say how long a text|linear_attention"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", REFUSED)
