@@ -58,10 +58,10 @@ def test_stream_collected_during_hand_over_does_not_deadlock(
 ) -> None:
     """A collection may start at any allocation, and then ends the stream in that very thread."""
     thread, stream = LoopThread(), EndlessStream()
-    reading = iter(Stream(stream, thread))
-    next(reading)
-    holder = CyclicHolder(reading)
-    del reading, holder
+    iterator = iter(Stream(stream, thread))
+    next(iterator)
+    holder = CyclicHolder(iterator)
+    del iterator, holder
     hand_over = asyncio.run_coroutine_threadsafe
 
     def collecting(*work: Any) -> Any:

@@ -169,20 +169,20 @@ async def test_draft_of_a_lost_session_does_not_lower_the_gain(tokenizer: Tokeni
         def propose(self, committed: Sequence[int], budget: DraftBudget) -> DraftTree:
             return DraftTree.chain([TOKEN] * min(2, budget.max_depth), TokenSource.PHRASE)
 
-        def observe(self, *said: object) -> None:
+        def observe(self, *_: object) -> None:
             pass
 
     class Counted(Gain):
         def observe(self, accepted: int, nodes: int, draft_ns: int, offer: Offer = NO_OFFER) -> int:
-            seen.append((accepted, nodes))
-            return len(seen)
+            observed.append((accepted, nodes))
+            return len(observed)
 
-    seen: list[tuple[int, int]] = []
+    observed: list[tuple[int, int]] = []
     running = new_generation(tokenizer, ScriptedVerifier(loses=(2,)), Drafting(None, None))
     choice = DraftChoice(running.controller, Counted(SharedGain(deque([0.0]))))
     running.drafting = Drafting(Pairs(), None, choice)
     assert [len(piece.token_ids) async for piece in running.run()] == [1, 3, 1, 3, 2]
-    assert seen == [(2, 2), (2, 2), (1, 1)]
+    assert observed == [(2, 2), (2, 2), (1, 1)]
 
 
 async def test_both_sessions_are_closed_however_generation_ends(tokenizer: Tokenizer) -> None:
@@ -205,9 +205,9 @@ async def test_both_sessions_are_closed_however_generation_ends(tokenizer: Token
 class FixedVerifier(ScriptedVerifier):
     """Emits these tokens, all accepted, with log-probabilities and the given timings."""
 
-    def __init__(self, *said: Sequence[int], timings: ServiceTimings | None = None) -> None:
+    def __init__(self, *rounds: Sequence[int], timings: ServiceTimings | None = None) -> None:
         super().__init__()
-        self._said = iter(said)
+        self._said = iter(rounds)
         self._timings = timings or ServiceTimings()
 
     def _says(self, committed: Sequence[int], draft: DraftTree) -> Verification:
@@ -264,7 +264,7 @@ class SlowReadingSource:
         self.calls.append(("propose", self.left))
         return EMPTY_TREE
 
-    def observe(self, committed: Sequence[int], *said: object) -> None:
+    def observe(self, committed: Sequence[int], *_: object) -> None:
         self.calls.append(("observe", self.left))
 
 
@@ -284,15 +284,15 @@ async def test_prompt_is_indexed_after_the_first_token_in_pieces(
     """The prompt used to be indexed before admission, which blocked the event loop."""
     source = SlowReadingSource(500)
     pieces = generation_reading(tokenizer, source).run()
-    others = 0
+    iterations = 0
     async with contextlib.aclosing(pieces):
         assert len((await anext(pieces)).token_ids) == 1
         assert source.left > 400 and not source.calls
-        following = asyncio.ensure_future(anext(pieces))
-        while not following.done():
+        next_piece = asyncio.ensure_future(anext(pieces))
+        while not next_piece.done():
             await asyncio.sleep(0)
-            others += 1
-        assert others > 400
+            iterations += 1
+        assert iterations > 400
         assert source.calls == [("observe", 0), ("propose", 0), ("observe", 0)]
 
 
@@ -355,8 +355,8 @@ async def test_stop_text_ends_generation_within_a_round(tokenizer: Tokenizer) ->
 async def test_stop_text_in_a_final_partial_character_is_the_finish_reason(
     tokenizer: Tokenizer,
 ) -> None:
-    half = tokenizer.encode("é")[0]
-    running = new_generation(tokenizer, FixedVerifier([half]), RecordingDrafting())
+    partial = tokenizer.encode("é")[0]
+    running = new_generation(tokenizer, FixedVerifier([partial]), RecordingDrafting())
     running.request = dataclasses.replace(running.request, max_tokens=1)
     running.text = TextStream(tokenizer, PROMPT, ("\ufffd",))
     assert [piece.decode_texts() async for piece in running.run()] == [("",)]
@@ -370,9 +370,9 @@ async def test_draft_time_is_not_counted_as_verification(tokenizer: Tokenizer) -
     assert running.controller.verify_cost.nanoseconds(2) < 0.025 * 1e9
 
 
-@pytest.mark.parametrize(("sessions", "told"), [(1, True), (2, False)])
+@pytest.mark.parametrize(("sessions", "is_observed"), [(1, True), (2, False)])
 async def test_shared_rounds_are_not_observed_as_draft_delays(
-    tokenizer: Tokenizer, sessions: int, told: bool
+    tokenizer: Tokenizer, sessions: int, is_observed: bool
 ) -> None:
     # A round shared with other sessions says nothing about the delay that a draft causes.
     drafting = RecordingDrafting()
@@ -381,7 +381,7 @@ async def test_shared_rounds_are_not_observed_as_draft_delays(
     )
     running = new_generation(tokenizer, verifier, drafting)
     [piece async for piece in running.run()]
-    assert bool(drafting.delays) is told
+    assert bool(drafting.delays) is is_observed
 
 
 async def test_phrases_are_learned_with_their_context(
