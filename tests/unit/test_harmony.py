@@ -110,7 +110,7 @@ def test_arguments_are_streamed() -> None:
 
 
 def test_reasoning_tokens_exclude_headers() -> None:
-    """Headers do not count, nor does the token that ends an answer."""
+    """Headers and the token that ends an answer do not count."""
     form = ChatFormat(Reading(ChannelThought("", {}, frozenset())))
     begin = ["<|channel|>", "analysis", "<|message|>"]
     end = ["<|end|>", "<|start|>", "assistant"]

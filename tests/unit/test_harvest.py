@@ -138,7 +138,7 @@ def test_runs_of_any_length_are_kept() -> None:
 
 
 def test_rejected_branch_is_harvested_up_to_its_first_correction() -> None:
-    """After `5` the target has 9 where the draft has 6: what follows 6 does not follow 9."""
+    """After `5` the target predicts 9 and the draft has 6: the nodes below 6 do not follow 9."""
     tree = DraftTree.chain([5, 6, 7], CHAIN)
     verdict = accept(tree, 1, [9, 7, 8])
     assert harvest((2,), tree, verdict) == [

@@ -85,7 +85,7 @@ def test_correct_draft_counts_as_one_round() -> None:
 
 
 def test_draft_beyond_the_new_tokens_counts_in_part() -> None:
-    """The draft promised three accepted tokens and the target's own: two are half a round."""
+    """The draft promised three accepted tokens and a bonus token: two are half a round."""
     chosen = Selection(DraftTree.chain([4, 5, 6, 7], PHRASE, [0.9] * 4), 3.0, cut=False)
     assert alternative_ns(chosen, [1, 2, 3, 4, 5], 2, known=phrases_of([1, 2, 3])) == ROUND_NS / 2
 
@@ -99,7 +99,7 @@ def test_rejected_nodes_add_their_verification_cost() -> None:
 
 
 def test_repeated_passage_costs_few_rounds_after_its_first_token() -> None:
-    """Comparing single rounds cannot show this."""
+    """A comparison of single rounds would not see these savings."""
     passage = list(range(20, 30))
     text = [*passage, 1, 2, *passage, 3, 4, *passage, 5]
     phrases = phrases_of(text)
@@ -188,7 +188,7 @@ def test_fixed_size_ignores_hindsight() -> None:
 
 
 def test_only_unshared_priced_rounds_are_evaluated() -> None:
-    """Not if others shared the round, it opened the session, or the request states a size."""
+    """Not if other sessions shared the round, it opened the session, or the draft size is fixed."""
     alone, shared, not_ready, fixed = (model_choice(CHEAP_NS, left=400) for _ in range(4))
     cost = with_load(VerifyCost(FLAT.curve), 3)
     shared._controller = Controller(max_nodes=8, verify_cost=cost)

@@ -165,7 +165,7 @@ def test_all_problems_are_reported_at_once_requested_ones_first(tmp_path: Path) 
 
 
 def test_default_internal_ports_avoid_taken_ones() -> None:
-    """A second deployment used to be refused for ports that its user had never heard of."""
+    """A second deployment used to be refused because of internal ports that nobody had set."""
     host = "127.0.0.1"
     with socket.create_server((host, 0)) as taken:
         port, public = taken.getsockname()[1], quiet_port()
@@ -221,7 +221,7 @@ def test_phrases_url_of_the_environment_is_not_overridden(
 
 @pytest.fixture
 def flags_of_roles() -> Iterator[Callable[..., dict[str, dict[str, str]]]]:
-    """The flags that the roles would have had."""
+    """Returns a function that gives the flags of every role for these settings."""
     stacks: list[Stack] = []
 
     def flags_of(**settings: Any) -> dict[str, dict[str, str]]:
@@ -261,7 +261,7 @@ def test_defaults_do_not_override_a_roles_environment(
 def test_requested_device_overrides_the_drafters_environment(
     monkeypatch: pytest.MonkeyPatch, flags_of_roles: Callable[..., dict[str, dict[str, str]]]
 ) -> None:
-    """--draft-device used not to; it has no effect on the verifier's device."""
+    """--draft-device used to be ignored; it has no effect on the verifier's device."""
     for role in ("VERIFIER", "DRAFTER"):
         monkeypatch.setenv(f"DRAFTLOOP_{role}_DEVICE", "cuda:1")
     flags = flags_of_roles(draft_device="cpu")
@@ -272,7 +272,7 @@ def test_requested_device_overrides_the_drafters_environment(
 
 
 def test_role_listens_where_its_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only a requested host or port overrules it. It used to be overruled in any case."""
+    """Only a requested host or port overrides the environment; defaults used to do so, too."""
 
     def listen_flags(**settings: Any) -> dict[str, str | None]:
         stack = Stack(StackConfig.read(None, **settings))

@@ -110,7 +110,7 @@ def test_lean_decoder_matches_transformers(
 def test_lean_decoder_without_kernels_matches_transformers(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A GPU, or a CPU without our kernels, runs the model so."""
+    """This is how a GPU, or a CPU without the kernels, runs the model."""
     monkeypatch.setattr(cpu_linear, "UNIT", None)
     folder = with_distinct_norms(save_model(tmp_path, FAMILIES[family]))
     lean = load(folder, "float32")
@@ -185,7 +185,7 @@ def test_unsupported_models_run_through_transformers(
 def test_out_of_memory_forward_does_not_affect_later_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some matrices were larger than the kernel's record said, and others had been freed."""
+    """After a failed allocation, buffers used to have other sizes than recorded, or to be freed."""
     save_model(tmp_path, llama_config())
     model, text = load(tmp_path), [5, 3, 8, 1] * 30
 

@@ -85,7 +85,7 @@ def test_closed_standard_error_keeps_the_exit_status() -> None:
 def test_grpc_logs_errors_only_unless_configured(
     monkeypatch: pytest.MonkeyPatch, configured: str | None, expected: str
 ) -> None:
-    """gRPC's lines are not JSON; its core reads the variable when it is imported."""
+    """gRPC's log lines are not JSON; its core reads the variable at import."""
     monkeypatch.setenv("GRPC_VERBOSITY", configured or "")
     if configured is None:
         monkeypatch.delenv("GRPC_VERBOSITY")

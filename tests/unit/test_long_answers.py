@@ -50,7 +50,7 @@ def new_call_reader() -> CallReader:
 def test_endless_line_ends_are_read_in_linear_time(
     make: Callable[[], ReasoningReader | CallReader], before: str
 ) -> None:
-    """Small models write them until a limit stops them; they are sent once more text follows."""
+    """Small models write line ends up to the limit; they are held back until more text follows."""
     reader, line_ends = make(), "\n\n" * TOKENS
     parts = reader.feed(before)
     for _ in range(TOKENS):

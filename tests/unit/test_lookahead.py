@@ -161,7 +161,7 @@ def test_pool_keeps_the_most_recently_used_per_first_token() -> None:
 
 
 def test_pool_includes_ngrams_across_prompt_and_output() -> None:
-    """In the reference code, the pool never sees them."""
+    """In the reference code, such n-grams never enter the pool."""
     pool = NgramPool(ngram=3, pool_size=4)
     pool.extend([1, 2])
     pool.extend([3])
@@ -205,7 +205,7 @@ def settled_draft(most: int) -> DraftTree:
     ("most", "of_window"), [(56, 28), (55, 24), (28, 12), (16, 8), (11, 4), (8, 4), (7, 0), (4, 0)]
 )
 def test_window_gets_half_of_a_small_draft(most: int, of_window: int) -> None:
-    """The pool's n-grams used to leave it no node for good; now it gets whole columns."""
+    """The pool's n-grams used to take all nodes; now the window gets whole columns."""
     tree = settled_draft(most)
     tree.validate(vocabulary_size=10_000, max_nodes=most)
     assert tree.estimates.count(WINDOW_ESTIMATE) == of_window
@@ -277,6 +277,6 @@ async def test_lookahead_uses_the_requests_stop_tokens() -> None:
 
 
 def ngram_tokens(tree: DraftTree) -> set[int]:
-    """The tokens that are not the window's."""
+    """The tokens of nodes outside the window."""
     nodes = zip(tree.token_ids, tree.estimates, strict=True)
     return {token for token, estimate in nodes if estimate > WINDOW_ESTIMATE}

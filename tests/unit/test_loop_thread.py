@@ -46,7 +46,7 @@ def no_collections() -> Iterator[None]:
 
 
 def finishes_in_time(work: Callable[[], Any]) -> bool:
-    """Whether the work ends in time; what hangs is left behind in a daemon thread."""
+    """Whether the work ends in time; if it hangs, its daemon thread is abandoned."""
     worker = threading.Thread(target=work, daemon=True)
     worker.start()
     worker.join(HANGS_S)
@@ -62,11 +62,11 @@ def test_stream_collected_during_hand_over_does_not_deadlock(
     next(iterator)
     holder = CyclicHolder(iterator)
     del iterator, holder
-    hand_over = asyncio.run_coroutine_threadsafe
+    original = asyncio.run_coroutine_threadsafe
 
     def collecting(*work: Any) -> Any:
         gc.collect()
-        return hand_over(*work)
+        return original(*work)
 
     monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", collecting)
     assert finishes_in_time(lambda: thread.run(asyncio.sleep(0)))

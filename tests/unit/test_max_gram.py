@@ -57,7 +57,7 @@ def test_proposal_matches_a_naive_search(
 
 
 def test_self_repeating_texts_match_a_naive_search() -> None:
-    """These texts contain long runs twice, which a short random text rarely does."""
+    """These texts repeat long runs, which short random texts rarely do."""
     rng = random.Random(5)
     for size in (2, 4, 9):
         text = rng.choices(range(size), k=20)

@@ -179,7 +179,7 @@ def test_round_counts_accepted_tokens_by_position_and_source() -> None:
 
 
 def test_phrase_counters_outlive_their_namespace() -> None:
-    """Prometheus treats a decreasing counter as a restart and would count everything again."""
+    """Prometheus treats a decreasing counter as a reset and would count everything again."""
     store = PhraseStore(PhraseSettings(phrases_url="memory://metrics", phrases_namespaces=1))
     try:
         first = store.namespace("model", "a")

@@ -89,7 +89,7 @@ def test_minutes_limit_a_run_instead_of_tokens(tmp_path: Path) -> None:
 
 
 def test_resumed_run_has_its_untrained_minutes_left(tmp_path: Path) -> None:
-    """The time of compiling used to count: such a run ended at once, untrained."""
+    """Compilation used to count: a resumed run ended at once, without training."""
     chosen = replace(setting(tmp_path / "run.pt", tokens=64 * 10**9), minutes=10.0, device="cuda")
     stopped = Checkpoint.begun(build(SMALL, seed=0))
     stopped.seconds, stopped.compiling = 700.0, 300.0

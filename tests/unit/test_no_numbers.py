@@ -43,7 +43,7 @@ def corrupt_embedding(weights: dict[str, Tensor], value: float) -> None:
 
 
 def set_infinite_logit(weights: dict[str, Tensor]) -> None:
-    """Makes a letter infinitely likely after the token, which has a dimension of its own."""
+    """Makes a letter's logit infinite after the token, by a dimension that only the token uses."""
     for name, weight in weights.items():
         if name.endswith(("o_proj.weight", "down_proj.weight")):
             weight[0] = 0
@@ -87,15 +87,15 @@ class DrivenSession:
         self, model: LanguageModel, engine: Engine, sampling: SamplingParameters, alone: bool
     ) -> None:
         self._engine = engine
-        self._asked = partial(
+        self._new_request = partial(
             SessionRequest, session_id="test", sampling=sampling, successors=SUCCESSORS
         )
-        self._opened = partial(VerifierSession, model, is_alone=lambda: alone)
+        self._new_session = partial(VerifierSession, model, is_alone=lambda: alone)
         self._model = model
 
     def begins(self, prompt: list[int]) -> None:
-        request = self._asked(token_ids=tuple(prompt), prompt_length=len(prompt))
-        self._session = self._opened(self._model.acquire(), request)
+        request = self._new_request(token_ids=tuple(prompt), prompt_length=len(prompt))
+        self._session = self._new_session(self._model.acquire(), request)
 
     def goes_on(self, draft: DraftTree) -> Verdict:
         return self._engine.submit(verify(self._session, draft, chunk_tokens=512)).result()
@@ -134,7 +134,7 @@ def test_drafted_bad_token_changes_no_other_token(
 def test_logits_without_finite_values_are_an_error(
     model: LanguageModel, engine: Engine, law: str, alone: bool
 ) -> None:
-    """The token would be the vocabulary's first each time, or depend on the temperature."""
+    """Otherwise the choice would always be token 0, or would depend on the temperature."""
     text = DrivenSession(model, engine, SAMPLINGS[law], alone)
     text.begins([*PROMPT, BAD])
     position = len(PROMPT) + 1

@@ -79,7 +79,7 @@ def test_large_vocabularies_have_finite_distinct_noise() -> None:
 @pytest.mark.skipif(UNIT is None, reason="no kernel for this CPU")
 @pytest.mark.parametrize("size", [1, 7, 8, 513, 4096, 128_256])
 def test_compiled_noise_matches_numpy(size: int) -> None:
-    """Services on different machines choose with the same noise."""
+    """Services on different machines must draw the same noise."""
     keys = np.array([mix64(place) for place in (0, 1, MAX_SEED)], np.uint64)
     expected = _gumbel_on_cpu(_hash_on_cpu(size, keys))
     compiled = cpu_noise.draw(size, keys).numpy()

@@ -137,7 +137,7 @@ def certain_first_token_logits(prefix: Sequence[int]) -> Tensor:
     ("delta", "forwards", "end"), [(0.3, 2, DraftEnd.DRAFT_COST), (0.2, 3, DraftEnd.NODES)]
 )
 def test_gains_of_earlier_layers_do_not_count(delta: float, forwards: int, end: DraftEnd) -> None:
-    """With two nodes, the first layer brings in 1, the second another 1/4, the third nothing."""
+    """With two nodes, the first layer gains 1, the second another 1/4, the third nothing."""
     model = ScriptedModel(certain_first_token_logits, 4)
     strategy, _ = new_strategy(model, nodes=2, delta=delta, depth=6)
     propose(strategy)

@@ -55,7 +55,7 @@ def test_additional_node_never_saves_time() -> None:
 
 
 def test_step_of_the_curve_is_shared_by_the_nodes_on_it() -> None:
-    """Otherwise drafts would end before it: the next node is expensive, later ones are not."""
+    """Otherwise drafts would end before the step: only the first node beyond it is expensive."""
     cost = VerifyCost(
         (CostPoint(1, 1000), CostPoint(2, 1010), CostPoint(4, 1030), CostPoint(5, 1220),
          CostPoint(12, 1220), CostPoint(13, 2000), CostPoint(16, 2000))
@@ -162,7 +162,7 @@ def test_draft_overhead_is_not_learned_from_shared_rounds() -> None:
 
 
 def test_draft_overhead_is_not_learned_when_load_begins() -> None:
-    """Sessions are not counted yet, but wait for all prompts: no draft would ever pay again."""
+    """A round may wait for prompts of sessions not yet counted: no draft would pay again."""
     cost = VerifyCost(FLAT)
     loads = (
         shared_timings(sessions=16, rows=24),
@@ -209,7 +209,7 @@ def test_load_resets_when_a_service_does_not_report_it() -> None:
 
 
 def test_verify_overhead_grows_with_nodes() -> None:
-    """A small draft is not charged for what large ones caused."""
+    """Small drafts are not charged for the overhead of large ones."""
     cost = VerifyCost(FLAT)
     for _ in range(20):
         cost.observe(0, 3000)
@@ -222,7 +222,7 @@ def test_verify_overhead_grows_with_nodes() -> None:
 
 
 def test_stalled_round_does_not_raise_the_price_of_drafts() -> None:
-    """Drafts would not be tried again, so nothing would show that they are cheap."""
+    """Otherwise no draft would be tried again, and nothing would show that drafts are cheap."""
     cost = VerifyCost(FLAT)
     for round_number in range(40):
         cost.observe(0, 2000)
@@ -333,7 +333,7 @@ def test_round_with_an_empty_model_draft_does_not_count_as_plain() -> None:
 
 
 def test_one_long_accepted_draft_does_not_set_the_pace() -> None:
-    """One long draft used to price out all further nodes; rounds without a draft did not count."""
+    """One long draft used to set too high a node price; rounds without a draft did not count."""
     plan = controller(SLOPING)
     plan.observe(nodes=32, emitted=33, round_ns=2000, used_draft_model=False)
     first_price = plan.prices.node_price

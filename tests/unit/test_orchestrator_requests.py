@@ -235,7 +235,7 @@ async def test_maximum_number_of_stop_texts_is_accepted(reader: RequestReader) -
 
 
 async def test_cache_salt_separates_prefixes_within_a_tenant(reader: RequestReader) -> None:
-    """Prefixes are shared by those with the salt; phrases by nobody."""
+    """Prefixes are shared by requests with the same salt; phrases are not shared."""
     unsalted = await reader.read(replace(PARAMETERS, tenant="a"), MODEL)
     salted = await reader.read(replace(PARAMETERS, tenant="a", cache_salt="s"), MODEL)
     other_requests = [

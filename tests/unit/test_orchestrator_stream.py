@@ -31,7 +31,7 @@ def test_closing_never_fails(method: str) -> None:
 
 @pytest.mark.parametrize("method", ["write", "read"])
 def test_cancelled_ask_cancels_the_call(method: str) -> None:
-    """gRPC forgets to if an answer is arriving; a half-closed call ends once that is read."""
+    """gRPC does not cancel it while an answer arrives; a half-closed call ends once it is read."""
     call = Mock(write=AsyncMock(), read=AsyncMock())
     getattr(call, method).side_effect = asyncio.CancelledError
     with pytest.raises(asyncio.CancelledError):
@@ -45,7 +45,7 @@ def test_cancelled_ask_cancels_the_call(method: str) -> None:
 def test_call_without_time_left_is_a_deadline_error(
     time_left: float | None, expected: type[DraftloopError]
 ) -> None:
-    """Otherwise the replica would count as failing, and the client be told that it is gone."""
+    """Otherwise the replica would count as failing, and the client would get UNAVAILABLE."""
     write = AsyncMock(side_effect=asyncio.InvalidStateError)
     call = Mock(write=write, time_remaining=Mock(return_value=time_left))
     with pytest.raises(expected):
@@ -93,7 +93,7 @@ def test_errors_at_the_deadline_are_deadline_errors(code: str) -> None:
 
 
 def test_overloaded_error_keeps_its_retry_hint() -> None:
-    """The hint used to become one second, whatever it was."""
+    """Every hint used to be replaced by one second."""
     error = Overloaded("full", retry_after_s=7.5)
     code, hint = to_status(error)
     with pytest.raises(Overloaded) as caught:
@@ -113,7 +113,7 @@ def test_unavailable_message_of_a_service_is_kept() -> None:
 def refusing_stream(
     code: str, details: str, detail: Message | None = None, time_left: float | None = None
 ) -> Stream:
-    """A stream to a service that answers with an error, with `left` seconds of the call left."""
+    """A stream to a service that answers with an error, with `time_left` seconds left."""
     nothing, trailing = grpc.aio.Metadata(), grpc.aio.Metadata()
     if detail is not None:
         status = Status()

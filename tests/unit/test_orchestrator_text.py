@@ -58,7 +58,7 @@ FEW = [token for token in BROKEN if len(TOKENIZER.token_bytes(token)) == 1][::9]
 
 @given(st.lists(st.sampled_from([*BROKEN, *FEW * 4, *TOKENIZER.special_tokens]), max_size=200))
 def test_streamed_pieces_of_broken_characters_join_to_their_text(token_ids: list[int]) -> None:
-    """Runs longer than what is decoded again, with skipped tokens between them."""
+    """The runs are longer than the decoded window, with skipped tokens between them."""
     pieces, _ = streamed(token_ids)
     assert "".join(pieces) == TOKENIZER.decode(token_ids)
 
@@ -145,7 +145,7 @@ def first_flaw(data: bytes) -> int:
 def test_broken_characters_are_decoded_in_linear_time(
     sentencepiece: Tokenizer, monkeypatch: pytest.MonkeyPatch, name: str, data: bytes
 ) -> None:
-    """A client can make the model emit nothing else, by a bias."""
+    """With a bias, a client can make the model emit nothing but broken characters."""
     tokenizer, decoded = TOKENIZER if name == "bundled" else sentencepiece, 0
     byte = {tokenizer.token_bytes(token): token for token in range(tokenizer.vocabulary_size)}
     token_ids = [byte[bytes([each])] for each in data] * (2000 // len(data))
@@ -222,7 +222,7 @@ class CountingMark(str):
 
 
 def test_stop_texts_are_matched_in_linear_time() -> None:
-    """A client may choose the mark, and by a bias the text, to cause this."""
+    """A client may choose the stop text, and the output by a bias, to provoke the worst case."""
     length = 1000
     mark = CountingMark("a" * length + "b" + "a" * length)
     text = "a" * (2 * length)

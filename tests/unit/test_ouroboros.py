@@ -78,7 +78,7 @@ def play_rounds(strategy: Ouroboros, count: int, budget: DraftBudget = BUDGET) -
 def test_windows_of_the_paper_fit_the_default_node_limit(
     window: int, ngram: int, columns: int
 ) -> None:
-    """Phrases used to leave the window no node, and it lost its columns in the first round."""
+    """Phrases used to take all nodes, so that the window lost its columns in the first round."""
     strategy = new_strategy(LookaheadParameters(window=window, ngram=ngram, candidates=window))
     strategy._choice.takes_first = lambda: True  # type: ignore[method-assign]
     play_rounds(strategy, 10)
@@ -188,7 +188,7 @@ def phrase_guesses(guesses: DraftTree) -> DraftTree:
 
 @pytest.mark.parametrize("most", [1, 2])
 def test_phrases_are_guessed_before_the_window_is_full(most: int) -> None:
-    """In the reference code, the pool is of no use until then."""
+    """The reference code uses its pool only once the window is full."""
     lookahead = LookaheadParameters(window=2, ngram=5, candidates=most)
     strategy = new_strategy(lookahead, text=[*FORKS, 3])
     phrases = phrase_guesses(strategy._next_guesses(Drafted()))
@@ -252,7 +252,7 @@ def test_long_output_keeps_the_own_text(shared: StrategyFactory) -> None:
 
 
 def test_strategies_have_separate_calibrations(shared: StrategyFactory) -> None:
-    """Scores, runs and acceptances of `cascade` mean something else."""
+    """Scores, runs and acceptance rates of `cascade` have another meaning."""
     calibrations = {
         name: shared_strategy(shared, request_of(TEXT, name)).session.experience.calibration
         for name in ("ouroboros", "cascade")
@@ -263,7 +263,7 @@ def test_strategies_have_separate_calibrations(shared: StrategyFactory) -> None:
 
 
 def test_requests_share_what_guesses_gain(shared: StrategyFactory) -> None:
-    """Except those with a different window, whose cost differs."""
+    """Requests with a different window do not share it, since their cost differs."""
     narrow_window = OuroborosParameters(lookahead=LookaheadParameters(window=2, candidates=2))
     default, without_history, narrower = (
         shared_strategy(shared, request_of(TEXT, ouroboros=parameters)).session.experience.guessing

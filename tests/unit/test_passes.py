@@ -126,7 +126,7 @@ def test_draft_in_one_call_matches_forward_by_forward(
 def test_chain_continues_in_one_call_after_a_forward_with_guesses(
     bundled: LanguageModel, law: dict[str, Any], correct: int
 ) -> None:
-    """`right` of the guesses are accepted."""
+    """`correct` of the guesses are accepted."""
     reference = new_strategy(bundled, "speculative", alone=False, sampling=law)
     both = [
         new_strategy(bundled, "ouroboros", alone=alone, sampling=law) for alone in (True, False)
@@ -338,7 +338,7 @@ def test_verdict_in_one_call_matches_forward_by_forward(
 def test_log_probabilities_are_computed_before_filters(
     toy: LanguageModel, filters: dict[str, Any], alone: bool
 ) -> None:
-    """The compiled call filters in place, and could report probabilities of what is left."""
+    """The compiled call filters logits in place, and could report probabilities after that."""
     request = verifier.SessionRequest(
         session_id="test", token_ids=tuple(PROMPT), prompt_length=len(PROMPT), logprobs=8,
         sampling=SamplingParameters(temperature=0.8, seed=5, **filters),
@@ -356,7 +356,7 @@ def test_log_probabilities_are_computed_before_filters(
 
 
 def test_sessions_waiting_together_share_a_forward(toy: LanguageModel) -> None:
-    """Neither counts as alone, whichever came first."""
+    """Neither session counts as running alone, whichever was submitted first."""
     engine = Engine()
     sessions = []
     for seed in (1, 2):

@@ -252,7 +252,7 @@ def test_faded_counts_give_low_scores() -> None:
 
 
 def test_counts_decay() -> None:
-    """What was seen long ago gives way to what is seen now."""
+    """Recent observations outweigh old ones."""
     index = new_index(half_life_tokens=100)
     index.insert([Phrase((1, 2), (5,))] * 3)
     index.insert([Phrase((1, 2), (6,))])

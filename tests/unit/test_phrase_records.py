@@ -122,7 +122,7 @@ record_lists = st.lists(st.tuples(st.integers(0, 3), batches | st.none()), max_s
 def test_batched_decoding_matches_one_by_one(
     sent: list[tuple[int, list[Phrase] | None]], own_origins: set[int]
 ) -> None:
-    """None stands for a clearing: everything before it is void, whoever sent it."""
+    """None stands for a clearing, which voids everything before it, of any origin."""
     encoded = [encode_cleared(origin) if phrases is None else encode(origin, phrases)
                for origin, phrases in sent]  # fmt: skip
     expected: list[Phrase] = []
@@ -166,7 +166,7 @@ def phrases_of_rounds(text: list[int], lengths: list[int]) -> list[Phrase]:
 def test_rounds_of_a_request_are_joined_into_one_run(
     lengths: list[int], data: st.DataObject
 ) -> None:
-    """An index learns the same from it: followers of the log count what the writer counted."""
+    """An index learns the same from the run: readers of the log count what its writer counted."""
     count = sum(lengths)
     text = data.draw(st.lists(st.integers(0, 5), min_size=count, max_size=count))
     separate = phrases_of_rounds(text, lengths)
@@ -213,7 +213,7 @@ def test_trailing_bytes_after_the_last_phrase_are_rejected() -> None:
     )
 )  # fmt: skip
 def test_arbitrary_bytes_are_rejected_or_decode_to_valid_phrases(record: bytes) -> None:
-    """A checksum is not a signature: what passes must still be within the limits."""
+    """A checksum is not a signature: records with a correct one must still be within the limits."""
     batch = decode(record)
     assert batch is None or all(is_recordable(phrase) for phrase in batch.phrases)
 

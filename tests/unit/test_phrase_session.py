@@ -42,7 +42,7 @@ def test_first_text_counted_in_pieces_gives_the_same_index() -> None:
 
 
 def test_later_text_is_counted_after_the_first_text() -> None:
-    """If it comes before the first text has been counted, the rest of that is counted first."""
+    """If the first text has not been counted completely, its rest is counted first."""
     text = [1, 2, 3, 1, 2, 4] * 200
     sessions = [PhraseSession(text, 16) for _ in range(2)]
     assert len(list(sessions[0].index_steps())) == 3
@@ -145,7 +145,7 @@ def test_queries_are_counted_without_a_verdict(judged: bool) -> None:
 
 
 def test_index_with_released_memory_counts_nothing() -> None:
-    """Whoever still holds the index would otherwise write beyond its table."""
+    """Otherwise a session that still holds the index would write beyond its table."""
     index = PhraseIndex(max_bytes=1 << 14)
     index.extend((), [1, 2, 3])
     index.free()

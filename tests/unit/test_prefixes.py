@@ -163,7 +163,7 @@ def raise_out_of_memory(*_: object) -> NoReturn:
 
 
 @pytest.mark.parametrize(
-    ("failing", "alone", "first"),
+    ("failing_name", "alone", "first"),
     [
         ("draftloop.runtime.model.LanguageModel.run_batch", False, 91),
         ("draftloop.runtime.layout.run", False, 92),
@@ -172,10 +172,14 @@ def raise_out_of_memory(*_: object) -> NoReturn:
     ids=["laid out", "prepared", "in one call"],
 )
 def test_rows_of_a_failed_forward_are_not_shared(
-    model: LanguageModel, monkeypatch: pytest.MonkeyPatch, failing: str, alone: bool, first: int
+    model: LanguageModel,
+    monkeypatch: pytest.MonkeyPatch,
+    failing_name: str,
+    alone: bool,
+    first: int,
 ) -> None:
-    """Rows count in the slot before they are computed; sharing them would give nonsense."""
-    if "layout" not in failing:
+    """A slot counts rows before they are computed; sharing those would corrupt the output."""
+    if "layout" not in failing_name:
         monkeypatch.setattr(model, "prepared", None)
     elif model.prepared is None:
         pytest.skip("no compiled forwards on this processor")
@@ -187,7 +191,7 @@ def test_rows_of_a_failed_forward_are_not_shared(
     slot = model.acquire(request.text())
     session = VerifierSession(model, slot, request, is_alone=lambda: alone)
     with monkeypatch.context() as broken, pytest.raises(RuntimeError, match="out of memory"):
-        broken.setattr(failing, raise_out_of_memory)
+        broken.setattr(failing_name, raise_out_of_memory)
         run_together([verify(session, EMPTY_TREE, chunk_tokens=len(text))])
     assert (slot.length, slot.pending) == (0, 0)
     model.cache.release(slot)
@@ -231,7 +235,7 @@ def run_together(tasks: Sequence[Task[T]]) -> list[T]:
 def test_burst_computes_its_common_prefix_once(
     model: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Waiting prompts copy what others have computed since; none computes what another computes."""
+    """Waiting prompts copy rows that others have computed; no rows are computed twice."""
     texts = [CHAT[:48] + [3, 4 + index] for index in range(3)]
     expected = [compute(model, text, None)[0] for text in texts]
     slots = [open_slot(model, text, "burst") for text in texts]

@@ -76,7 +76,7 @@ def test_local_sessions_missing_from_the_report_count() -> None:
 
 
 def test_new_sessions_are_spread_over_many_replicas() -> None:
-    """Other orchestrators see the same loads; the least busy one must not get all sessions."""
+    """All orchestrators see the same loads; the least busy replica must not get all sessions."""
     replicas = Replicas([replica(str(load), running=load) for load in range(6)])
     counts = count_preferred(replicas, 2000)
     assert counts.most_common(1)[0][0] == "0" and counts["0"] < 1000
@@ -119,7 +119,7 @@ def test_cached_prefix_is_ignored_on_a_busier_or_failed_replica() -> None:
 
 
 def test_prefix_lookup_is_skipped_without_a_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every round asks again while there is no drafter, and texts may be long."""
+    """Without a drafter, every round asks for one again, and texts may be long."""
     one, other = replica("one"), replica("other")
     replicas, lookups = Replicas([one, other]), list[int]()
     find = replicas._prefixes.find
@@ -179,7 +179,7 @@ def test_model_mismatch_names_both_models(changed: dict[str, str]) -> None:
 
 
 def test_sessions_on_left_replicas_count_until_they_end() -> None:
-    """The gauge used to fall to 0 while they were running."""
+    """The gauge used to fall to 0 while such sessions were running."""
     one, other, idle = replica("one"), replica("other"), replica("idle")
     one.sessions, other.sessions = 2, 3
     replicas = Replicas([one, other, idle])

@@ -48,10 +48,10 @@ def reviewed_candidates(source: TokenSource, first: int) -> Candidates:
 
 @pytest.mark.parametrize("first", [TOKEN, OTHER])
 @pytest.mark.parametrize(
-    ("source", "whose"), [(TokenSource.PHRASE, FREE), (TokenSource.DRAFT_MODEL, SMALLER)]
+    ("source", "weights_row"), [(TokenSource.PHRASE, FREE), (TokenSource.DRAFT_MODEL, SMALLER)]
 )
 def test_estimate_of_a_reviewed_node_combines_both_scores(
-    source: TokenSource, whose: int, first: int
+    source: TokenSource, weights_row: int, first: int
 ) -> None:
     candidates = reviewed_candidates(source, first)
     (node,) = candidates.nodes
@@ -62,7 +62,9 @@ def test_estimate_of_a_reviewed_node_combines_both_scores(
         offer_odds,
     )
     assert node["is_first"] == (first == TOKEN)
-    expected = chance(candidates._learned.reviews, whose, share_odds, offer_odds, first == TOKEN)
+    expected = chance(
+        candidates._learned.reviews, weights_row, share_odds, offer_odds, first == TOKEN
+    )
     assert node["estimate"] == pytest.approx(expected)
 
 
@@ -122,7 +124,7 @@ def test_weights_stay_finite_and_well_conditioned() -> None:
 
 
 def test_weights_converge_to_the_true_probabilities() -> None:
-    """When the offer carries no information and the draft model is overconfident."""
+    """The offered score carries no information here, and the draft model is overconfident."""
     weighing, random = Weighing(), np.random.default_rng(5)
     missed = []
     for _ in range(4000):
@@ -145,7 +147,7 @@ def test_single_surprise_changes_the_estimate_little() -> None:
 
 
 def test_nodes_below_a_wrong_token_are_not_judged() -> None:
-    """A node's token may occur in the text after another token than its parent's."""
+    """The text may contain the node's token, but after another token than its parent's."""
     candidates = new_candidates()
     candidates.offer(DraftTree.chain([TOKEN, OTHER], TokenSource.DRAFT_MODEL, [0.5, 0.5]), 8)
     cells = [cell_of(TokenSource.DRAFT_MODEL, 0.5, depth) for depth in (1, 2)]

@@ -89,7 +89,7 @@ def test_rows_have_the_same_bits_alone_and_together(
 
 
 def test_model_with_interdependent_rows_is_recognized(tmp_path: Path) -> None:
-    """With torch's own kernels the model is served, and its log says so."""
+    """With torch's own kernels the model is served, and a log line reports it."""
     folder = save_model(tmp_path, KINDS["experts"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cpu_linear, "UNIT", None)

@@ -124,7 +124,7 @@ def test_quantized_checkpoint_is_refused(tmp_path: Path) -> None:
 
 
 def test_split_and_quantized_phi3_is_refused(ranks: list[Ranks], tmp_path: Path) -> None:
-    """All ranks refuse it, and this one reports it."""
+    """All ranks refuse such a model, and the first one reports it."""
     options = ModelOptions(
         folder=save_model(tmp_path, FAMILIES["phi3"]),
         quantization="int8",

@@ -66,7 +66,7 @@ def test_step_refuses_another_model_and_more_than_its_size() -> None:
 
 
 def with_shared_text(forward: Forward, *, waits: bool = False) -> Forward:
-    """The request in a session with the text that all share here; with `waits` it can copy."""
+    """The request in a session with the shared text; with `waits` it can copy its rows."""
     forward.slot.text = Text([1] * 64, "")
     forward.renewed = (lambda: forward) if waits else None
     return forward

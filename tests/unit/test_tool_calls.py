@@ -108,7 +108,7 @@ PIECES = ("<tool_call>", "</tool_call>", "<tool", "[TOOL_CALLS]", "[", "]", ",",
 def test_any_text_is_output_completely_in_any_pieces(
     notation: Notation, pieces: list[str], cuts: list[int]
 ) -> None:
-    """If nothing is called, it is the content, unchanged."""
+    """Without a call, the text is the content, unchanged."""
     assert_read_equally_however_cut(notation, pieces, cuts)
 
 

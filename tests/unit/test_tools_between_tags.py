@@ -63,7 +63,7 @@ CALLED = [
 
 
 def three_calls(style: Style) -> tuple[str, list[Any]]:
-    """An answer and its meaning; one of its values contains what ends others."""
+    """An answer and its parsed calls; one value contains the end mark of another."""
     calls = [
         {"path": 'é "x"\n', "lines": "3", "tags": f'["{style.end}", 1]', "more": "{}"},
         {"path": "", "either": "null"},

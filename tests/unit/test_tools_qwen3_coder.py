@@ -37,7 +37,7 @@ def test_any_text_is_output_completely_in_any_pieces(pieces: list[str], cuts: li
     ],
 )
 def test_calls_with_missing_marks_are_read(answer: str) -> None:
-    """The tag before a call, the tags that end a value or the call, or line ends."""
+    """Missing: the tag before a call, the end tags of a value or of the call, or line ends."""
     assert QWEN.arguments_of(answer) == {"path": "x"}
 
 

@@ -34,7 +34,7 @@ def test_oldest_draft_overheads_are_forgotten_first() -> None:
 
 
 def test_forgotten_overhead_no_longer_counts() -> None:
-    """If it prevents drafts, nothing else would ever correct it."""
+    """If the overhead prevents drafts, only forgetting can correct it."""
     overhead = overhead_without_drafts()
     observe_drafts(overhead, drafted=13, added=DEAR)
     for _ in range(FORGET_EVERY * 13):
