@@ -89,7 +89,7 @@ def test_statuses_become_the_services_errors(
 @pytest.mark.parametrize("code", ["DEADLINE_EXCEEDED", "INTERNAL", "UNAVAILABLE"])
 def test_errors_at_the_deadline_are_deadline_errors(code: str) -> None:
     with pytest.raises(DeadlineExceeded):
-        asyncio.run(refusing_stream(code, "Stream removed", left=0.0).ask("anything"))
+        asyncio.run(refusing_stream(code, "Stream removed", time_left=0.0).ask("anything"))
 
 
 def test_overloaded_error_keeps_its_retry_hint() -> None:
