@@ -95,9 +95,9 @@ def test_every_prediction_of_the_target_is_harvested(
     verdict = Target(seed, temperature).verdict(tree, stop)
     texts = [phrase.context + phrase.tokens for phrase in harvest(COMMITTED, tree, verdict, stop)]
     for node, prediction in enumerate(verdict.node_predictions):
-        past = tuple(tree.token_ids[index] for index in tree.path(node))
-        if stop.isdisjoint(past):
-            text = (*COMMITTED, *past, prediction)
+        path = tuple(tree.token_ids[index] for index in tree.path(node))
+        if stop.isdisjoint(path):
+            text = (*COMMITTED, *path, prediction)
             assert any(harvested[: len(text)] == text for harvested in texts)
 
 

@@ -43,10 +43,17 @@ ROUND_NS = PLAIN_NS + OWN_NS
 
 
 def alternative_ns(
-    chosen: Selection, text: list[int], new: int, *, known: PhraseSession, cost: VerifyCost = FLAT
+    chosen: Selection,
+    text: list[int],
+    new_tokens: int,
+    *,
+    phrases: PhraseSession,
+    cost: VerifyCost = FLAT,
 ) -> float:
     controller = Controller(max_nodes=16, verify_cost=cost)
-    return Alternative(chosen, BUDGET, OWN_NS, began_ns=0).nanoseconds(text, new, known, controller)
+    return Alternative(chosen, BUDGET, OWN_NS, began_ns=0).nanoseconds(
+        text, new_tokens, phrases, controller
+    )
 
 
 def phrases_of(text: list[int]) -> PhraseSession:
@@ -61,40 +68,40 @@ def test_draft_is_matched_along_its_branches() -> None:
 
 def test_each_token_costs_a_round_without_drafts() -> None:
     phrases = phrases_of([1, 2, 3])
-    assert alternative_ns(EMPTY_SELECTION, [1, 2, 3, 4, 5, 6], 3, known=phrases) == 3 * ROUND_NS
+    assert alternative_ns(EMPTY_SELECTION, [1, 2, 3, 4, 5, 6], 3, phrases=phrases) == 3 * ROUND_NS
 
 
 def test_free_sources_are_asked_after_each_new_token() -> None:
     # They draft after the text that they knew in that round, and after the tokens since.
     lookups = []
 
-    class Asked:
+    class RecordingSession:
         def peek(self, context: list[int], budget: DraftBudget, new_tokens: list[int]) -> DraftTree:
             lookups.append((context, new_tokens))
             return EMPTY_TREE
 
-    phrases: Any = Asked()
-    alternative_ns(EMPTY_SELECTION, [*range(20), 4, 5, 6], 3, known=phrases)
+    phrases: Any = RecordingSession()
+    alternative_ns(EMPTY_SELECTION, [*range(20), 4, 5, 6], 3, phrases=phrases)
     context_tokens = list(range(20 - MAX_CONTEXT, 20))
     assert lookups == [(context_tokens, [4]), (context_tokens, [4, 5])]
 
 
 def test_correct_draft_counts_as_one_round() -> None:
     chosen = Selection(DraftTree.chain([4, 5], PHRASE, [0.5, 0.5]), 0.75, cut=False)
-    assert alternative_ns(chosen, [1, 2, 3, 4, 5, 6], 3, known=phrases_of([1, 2, 3])) == ROUND_NS
+    assert alternative_ns(chosen, [1, 2, 3, 4, 5, 6], 3, phrases=phrases_of([1, 2, 3])) == ROUND_NS
 
 
 def test_draft_beyond_the_new_tokens_counts_in_part() -> None:
     """The draft promised three accepted tokens and a bonus token: two are half a round."""
     chosen = Selection(DraftTree.chain([4, 5, 6, 7], PHRASE, [0.9] * 4), 3.0, cut=False)
-    assert alternative_ns(chosen, [1, 2, 3, 4, 5], 2, known=phrases_of([1, 2, 3])) == ROUND_NS / 2
+    assert alternative_ns(chosen, [1, 2, 3, 4, 5], 2, phrases=phrases_of([1, 2, 3])) == ROUND_NS / 2
 
 
 def test_rejected_nodes_add_their_verification_cost() -> None:
     """A node costs a tenth of a round: two of them, then a round without a draft."""
     rising = VerifyCost((CostPoint(1, PLAIN_NS), CostPoint(11, 2 * PLAIN_NS)))
     chosen = Selection(DraftTree.chain([9, 8], PHRASE, [0.5, 0.5]), 0.75, cut=False)
-    ns = alternative_ns(chosen, [1, 2, 3, 4, 5], 2, known=phrases_of([1, 2, 3]), cost=rising)
+    ns = alternative_ns(chosen, [1, 2, 3, 4, 5], 2, phrases=phrases_of([1, 2, 3]), cost=rising)
     assert ns == pytest.approx(2 * ROUND_NS + 2 * PLAIN_NS / 10)
 
 
@@ -106,11 +113,11 @@ def test_repeated_passage_costs_few_rounds_after_its_first_token() -> None:
     for _ in phrases.index_steps():
         pass
     committed = [*text, *passage[:6]]
-    expected = alternative_ns(EMPTY_SELECTION, committed, 6, known=phrases)
+    expected = alternative_ns(EMPTY_SELECTION, committed, 6, phrases=phrases)
     assert 2 * ROUND_NS <= expected < 4 * ROUND_NS
     # it has counted, proposed and learned nothing
     assert phrases.last_scores == []
-    assert alternative_ns(EMPTY_SELECTION, committed, 6, known=phrases) == expected
+    assert alternative_ns(EMPTY_SELECTION, committed, 6, phrases=phrases) == expected
 
 
 def test_first_rounds_and_then_a_sample_are_evaluated() -> None:

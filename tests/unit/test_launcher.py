@@ -148,11 +148,11 @@ def test_all_problems_are_reported_at_once_requested_ones_first(tmp_path: Path) 
         servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
         default, requested = (server.getsockname()[1] for server in servers)
 
-        class Usual(StackConfig):
+        class DefaultPortConfig(StackConfig):
             port: int = default  # the user did not ask for it
 
         same_port = dict.fromkeys(("drafter_port", "verifier_port"), quiet_port())
-        config = Usual(target=tmp_path / "no", http_port=requested, **same_port)
+        config = DefaultPortConfig(target=tmp_path / "no", http_port=requested, **same_port)
         with pytest.raises(StartupFailure) as caught:
             stack.enter_context(Stack(config))
     target, verifier_port, http_port, port = str(caught.value).splitlines()

@@ -61,8 +61,8 @@ def test_records_of_repeated_tokens_can_mostly_be_copied() -> None:
     drawn = record(1024, np.random.default_rng(3)).tolist()
     assert len(drawn) == 1024 and drawn[0] == END_OF_TEXT_ID
     runs = [tuple(drawn[n : n + 8]) for n in range(len(drawn) - 8)]
-    known = sum(run in set(runs[:n]) for n, run in enumerate(runs))
-    assert known > 0.4 * len(runs)
+    copyable = sum(run in set(runs[:n]) for n, run in enumerate(runs))
+    assert copyable > 0.4 * len(runs)
     assert not any(run in set(runs[:n]) for n, run in enumerate(runs[:90]))
 
 

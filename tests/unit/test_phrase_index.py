@@ -318,11 +318,11 @@ def test_text_in_pieces_gives_the_same_index(text: list[int], cut: int) -> None:
 def test_clear_does_not_reallocate_released_memory() -> None:
     index = new_index([1, 2, 3])
 
-    class LetsGo(contextlib.nullcontext[None]):
+    class ReleasingLock(contextlib.nullcontext[None]):
         def __enter__(self) -> None:
             index.table = index.table._replace(words=index.table.words[:0])
 
-    index.lock = LetsGo()  # type: ignore[assignment]
+    index.lock = ReleasingLock()  # type: ignore[assignment]
     index.clear()
     assert index.bytes == 0
 

@@ -129,9 +129,9 @@ def test_weights_converge_to_the_true_probabilities() -> None:
     missed = []
     for _ in range(4000):
         share_odds, offer_odds = random.normal(0, 2, 2)
-        truth = 1 / (1 + np.exp(1 - share_odds / 2))
-        missed.append(abs(chance(weighing, FREE, share_odds, offer_odds, False) - truth))
-        learn(weighing, FREE, share_odds, offer_odds, False, bool(random.random() < truth))
+        probability = 1 / (1 + np.exp(1 - share_odds / 2))
+        missed.append(abs(chance(weighing, FREE, share_odds, offer_odds, False) - probability))
+        learn(weighing, FREE, share_odds, offer_odds, False, bool(random.random() < probability))
     assert np.mean(missed[-500:]) < 0.05 < 0.15 < np.mean(missed[:50])
     constant, share_odds, offer_odds, _ = weighing.weights[FREE]
     assert constant == pytest.approx(-1, abs=0.2)
