@@ -33,10 +33,10 @@ BERN = '{"city": "Bern"}'
 
 
 def read_answer(
-    pieces: list[str], *, begun: str = "", offer: Offer | None = OFFER
+    pieces: list[str], *, answer_start: str = "", offer: Offer | None = OFFER
 ) -> tuple[str, str, Calls]:
     """Reasoning, content and calls of an answer that arrives in these pieces."""
-    reader = Reading(ChannelThought(begun, {}, frozenset()), offer).reader()
+    reader = Reading(ChannelThought(answer_start, {}, frozenset()), offer).reader()
     parts = [*(reader.feed([piece], ends=False) for piece in pieces), reader.feed([], ends=True)]
     reasoning = "".join(part.reasoning for part in parts)
     content = "".join(part.content for part in parts)
@@ -68,10 +68,10 @@ def read_answer(
 def test_channels_are_parsed_at_any_cut(
     answer: str, reasoning: str, content: str, calls: int
 ) -> None:
-    told = (reasoning, content, [("weather", BERN)] * calls)
-    assert read_answer([answer]) == read_answer(list(answer)) == told
+    expected = (reasoning, content, [("weather", BERN)] * calls)
+    assert read_answer([answer]) == read_answer(list(answer)) == expected
     for cut in range(len(answer)):
-        assert read_answer([answer[:cut], answer[cut:]]) == told
+        assert read_answer([answer[:cut], answer[cut:]]) == expected
 
 
 PIECES = (*ALL, "analysis", "final", "commentary", " to=functions.", "weather", "x", " ", "{", "}",
@@ -94,8 +94,8 @@ def test_call_without_arguments_has_an_empty_object(arguments: str) -> None:
 def test_unparsable_call_is_content() -> None:
     answer = "<|channel|>commentary to=functions.weather<|message|>Bern<|call|>"
     assert read_answer([answer]) == read_answer(list(answer)) == ("", answer, [])
-    whole = CALL.format(BERN)
-    assert read_answer([whole], offer=None)[2] == [] and BERN in read_answer([whole], offer=None)[1]
+    call = CALL.format(BERN)
+    assert read_answer([call], offer=None)[2] == [] and BERN in read_answer([call], offer=None)[1]
 
 
 def test_arguments_are_streamed() -> None:
@@ -103,14 +103,14 @@ def test_arguments_are_streamed() -> None:
     assert reader.feed(["<|channel|>", "analysis", "<|message|>", "H"], ends=False).reasoning == "H"
     assert reader.feed(["m<|end|><|start|>assistant"], ends=False).reasoning == "m"
     head = CALL.split("{}")[0]
-    (begun,) = reader.feed([head, '{"ci'], ends=False).calls
-    assert (begun.name, begun.arguments) == ("weather", '{"ci')
+    (first_part,) = reader.feed([head, '{"ci'], ends=False).calls
+    assert (first_part.name, first_part.arguments) == ("weather", '{"ci')
     (more,) = reader.feed(['ty": "B'], ends=False).calls
     assert (more.name, more.arguments) == ("", 'ty": "B')
 
 
 def test_reasoning_tokens_exclude_headers() -> None:
-    """Headers do not count, nor does the token that ends an answer."""
+    """Headers and the token that ends an answer do not count."""
     form = ChatFormat(Reading(ChannelThought("", {}, frozenset())))
     begin = ["<|channel|>", "analysis", "<|message|>"]
     end = ["<|end|>", "<|start|>", "assistant"]
@@ -123,7 +123,7 @@ def test_reasoning_tokens_exclude_headers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("prompt", "answer", "told"),
+    ("prompt", "answer", "expected"),
     [
         ("<|start|>assistant", FINAL.format("Yes"), ("", "Yes", [])),
         ("<|start|>assistant<|channel|>analysis<|message|>", "Hm<|end|>", ("Hm", "", [])),
@@ -132,14 +132,17 @@ def test_reasoning_tokens_exclude_headers() -> None:
     ],
 )
 def test_channel_opened_by_the_prompt_is_continued(
-    tmp_path: Path, prompt: str, answer: str, told: tuple[str, str, Calls]
+    tmp_path: Path, prompt: str, answer: str, expected: tuple[str, str, Calls]
 ) -> None:
-    own = tokenizer_with(tmp_path, *ALL, special=True)
-    thought = channels_after(f"<|start|>assistant{FINAL.format('Hi')}{prompt}", own)
+    tokenizer = tokenizer_with(tmp_path, *ALL, special=True)
+    channels = channels_after(f"<|start|>assistant{FINAL.format('Hi')}{prompt}", tokenizer)
     if prompt != "no marks":
-        assert read_answer([answer], begun=thought.answer_start) == told
-    assert len(thought.named_tokens) == len(ALL)
-    assert read_answer([answer], begun=channels_after(prompt, own).answer_start) == told
+        assert read_answer([answer], answer_start=channels.answer_start) == expected
+    assert len(channels.named_tokens) == len(ALL)
+    assert (
+        read_answer([answer], answer_start=channels_after(prompt, tokenizer).answer_start)
+        == expected
+    )
 
 
 DIGIT = Grammar("regex", "[0-9]")
@@ -148,14 +151,16 @@ DIGIT = Grammar("regex", "[0-9]")
 @pytest.mark.parametrize("special", [None, False, True])
 def test_response_format_applies_to_the_final_message(tmp_path: Path, special: bool | None) -> None:
     # A response format applies to the final channel alone; the reasoning before it is free.
-    own = tokenizer_with(tmp_path, *(() if special is None else ALL), special=bool(special))
+    tokenizer = tokenizer_with(tmp_path, *(() if special is None else ALL), special=bool(special))
 
-    def allowed(answer: str, begun: str = "") -> bool:
-        grammar = channels_after(f"<|start|>assistant{begun}", own).before(DIGIT, calls=False)
+    def allowed(answer: str, opening: str = "") -> bool:
+        grammar = channels_after(f"<|start|>assistant{opening}", tokenizer).before(
+            DIGIT, calls=False
+        )
         assert grammar is not None
         return matches_grammar(grammar, answer, tmp_path)
 
-    good, bad = (f"<|channel|>final<|message|>{said}" for said in ("7", "x"))
+    good, bad = (f"<|channel|>final<|message|>{text}" for text in ("7", "x"))
     thought = ANALYSIS.format("Hm, 8.\n\nOr 7?")
     for before in ("", thought, thought * 2):
         assert allowed(before + good) and not allowed(before + bad)
@@ -167,20 +172,20 @@ def test_response_format_applies_to_the_final_message(tmp_path: Path, special: b
 
 @pytest.mark.parametrize("special", [None, False, True])
 def test_required_call_may_follow_reasoning(tmp_path: Path, special: bool | None) -> None:
-    own = tokenizer_with(tmp_path, *(() if special is None else ALL), special=bool(special))
+    tokenizer = tokenizer_with(tmp_path, *(() if special is None else ALL), special=bool(special))
     tools = [Tool(type="function", function=WEATHER)]
-    offer = make_offer(HARMONY, tools, "required", own, parallel=True)
-    reading = Reading(channels_after("<|start|>assistant", own), offer)
+    offer = make_offer(HARMONY, tools, "required", tokenizer, parallel=True)
+    reading = Reading(channels_after("<|start|>assistant", tokenizer), offer)
     grammar = reading.grammar(None)
     assert grammar is not None and len(reading.named_tokens) == (len(ALL) if special else 0)
-    called = CALL.removesuffix("<|call|>").format(BERN)
+    call = CALL.removesuffix("<|call|>").format(BERN)
     thought = ANALYSIS.format("Hm.")
-    for answer in (called, thought + called, called.replace(" <|constrain|>json", "")):
+    for answer in (call, thought + call, call.replace(" <|constrain|>json", "")):
         assert matches_grammar(grammar, answer, tmp_path)
         parts = reading.reader().feed([answer], ends=True)
         assert parts.content == "" and json.loads(parts.calls[0].arguments) == {"city": "Bern"}
     assert not matches_grammar(grammar, thought + FINAL.format("x"), tmp_path)
-    assert not matches_grammar(grammar, called.replace("city", "town"), tmp_path)
+    assert not matches_grammar(grammar, call.replace("city", "town"), tmp_path)
 
 
 def test_function_names_invalid_in_headers_are_refused() -> None:

@@ -57,13 +57,13 @@ class Target:
 
     def says(self, text: tuple[int, ...], count: int) -> tuple[int, ...]:
         """Its next tokens after `text`, one at a time; `text` begins with the committed tokens."""
-        said: tuple[int, ...] = ()
+        predicted: tuple[int, ...] = ()
         for _ in range(count):
-            path = (*text[len(COMMITTED) :], *said)
+            path = (*text[len(COMMITTED) :], *predicted)
             prefix = (*COMMITTED, *path)
             logits = self._table.logits(prefix)[None]
-            said += (self._sampler.choose(logits, [len(prefix)], [path])[0],)
-        return said
+            predicted += (self._sampler.choose(logits, [len(prefix)], [path])[0],)
+        return predicted
 
 
 cases = given(
@@ -94,11 +94,11 @@ def test_every_prediction_of_the_target_is_harvested(
     tree = replace(tree, sources=(CHAIN,) * len(tree))
     verdict = Target(seed, temperature).verdict(tree, stop)
     texts = [phrase.context + phrase.tokens for phrase in harvest(COMMITTED, tree, verdict, stop)]
-    for node, said in enumerate(verdict.node_predictions):
-        past = tuple(tree.token_ids[index] for index in tree.path(node))
-        if stop.isdisjoint(past):
-            text = (*COMMITTED, *past, said)
-            assert any(known[: len(text)] == text for known in texts)
+    for node, prediction in enumerate(verdict.node_predictions):
+        path = tuple(tree.token_ids[index] for index in tree.path(node))
+        if stop.isdisjoint(path):
+            text = (*COMMITTED, *path, prediction)
+            assert any(harvested[: len(text)] == text for harvested in texts)
 
 
 @settings(max_examples=150, deadline=None)
@@ -129,16 +129,16 @@ def test_runs_of_any_length_are_kept() -> None:
     tree = DraftTree.chain([5, 6, 7], CHAIN)
     lengths = set()
     for agreeing in range(3):
-        said = [6, 7, 8][:agreeing] + [40 + place for place in range(agreeing, 3)]
-        verdict = accept(tree, 1, said)
+        predictions = [6, 7, 8][:agreeing] + [40 + place for place in range(agreeing, 3)]
+        verdict = accept(tree, 1, predictions)
         first = harvest((), tree, verdict)[1]
-        assert first == Phrase((5,), tuple(said[: agreeing + 1]), committed=False)
+        assert first == Phrase((5,), tuple(predictions[: agreeing + 1]), committed=False)
         lengths.add(len(first.tokens))
     assert lengths == {1, 2, 3}
 
 
 def test_rejected_branch_is_harvested_up_to_its_first_correction() -> None:
-    """After `5` the target has 9 where the draft has 6: what follows 6 does not follow 9."""
+    """After `5` the target predicts 9 and the draft has 6: the nodes below 6 do not follow 9."""
     tree = DraftTree.chain([5, 6, 7], CHAIN)
     verdict = accept(tree, 1, [9, 7, 8])
     assert harvest((2,), tree, verdict) == [
@@ -201,12 +201,12 @@ def test_contexts_and_phrases_are_bounded() -> None:
     long = tuple(range(100, 200))
     tree = DraftTree.chain(long, CHAIN)
     accepted = harvest(long, tree, accept(tree, 100, [*long[1:], 7]))
-    whole, rest = long[:MAX_PHRASE_TOKENS], (*long[MAX_PHRASE_TOKENS:], 7)
+    bounded, rest = long[:MAX_PHRASE_TOKENS], (*long[MAX_PHRASE_TOKENS:], 7)
     assert (
         accepted
         == [  # including the bonus token 7
-            Phrase(long[-MAX_CONTEXT:], whole),
-            Phrase(whole[-MAX_CONTEXT:], rest),
+            Phrase(long[-MAX_CONTEXT:], bounded),
+            Phrase(bounded[-MAX_CONTEXT:], rest),
         ]
     )
     rejected = harvest(long, tree, accept(tree, 1, [*long[1:], 7]))[1]

@@ -43,10 +43,17 @@ ROUND_NS = PLAIN_NS + OWN_NS
 
 
 def alternative_ns(
-    chosen: Selection, text: list[int], new: int, *, known: PhraseSession, cost: VerifyCost = FLAT
+    chosen: Selection,
+    text: list[int],
+    new_tokens: int,
+    *,
+    phrases: PhraseSession,
+    cost: VerifyCost = FLAT,
 ) -> float:
     controller = Controller(max_nodes=16, verify_cost=cost)
-    return Alternative(chosen, BUDGET, OWN_NS, began_ns=0).nanoseconds(text, new, known, controller)
+    return Alternative(chosen, BUDGET, OWN_NS, began_ns=0).nanoseconds(
+        text, new_tokens, phrases, controller
+    )
 
 
 def phrases_of(text: list[int]) -> PhraseSession:
@@ -61,62 +68,62 @@ def test_draft_is_matched_along_its_branches() -> None:
 
 def test_each_token_costs_a_round_without_drafts() -> None:
     phrases = phrases_of([1, 2, 3])
-    assert alternative_ns(EMPTY_SELECTION, [1, 2, 3, 4, 5, 6], 3, known=phrases) == 3 * ROUND_NS
+    assert alternative_ns(EMPTY_SELECTION, [1, 2, 3, 4, 5, 6], 3, phrases=phrases) == 3 * ROUND_NS
 
 
 def test_free_sources_are_asked_after_each_new_token() -> None:
     # They draft after the text that they knew in that round, and after the tokens since.
-    asked = []
+    lookups = []
 
-    class Asked:
-        def peek(self, context: list[int], budget: DraftBudget, beyond: list[int]) -> DraftTree:
-            asked.append((context, beyond))
+    class RecordingSession:
+        def peek(self, context: list[int], budget: DraftBudget, new_tokens: list[int]) -> DraftTree:
+            lookups.append((context, new_tokens))
             return EMPTY_TREE
 
-    phrases: Any = Asked()
-    alternative_ns(EMPTY_SELECTION, [*range(20), 4, 5, 6], 3, known=phrases)
-    known = list(range(20 - MAX_CONTEXT, 20))
-    assert asked == [(known, [4]), (known, [4, 5])]
+    phrases: Any = RecordingSession()
+    alternative_ns(EMPTY_SELECTION, [*range(20), 4, 5, 6], 3, phrases=phrases)
+    context_tokens = list(range(20 - MAX_CONTEXT, 20))
+    assert lookups == [(context_tokens, [4]), (context_tokens, [4, 5])]
 
 
 def test_correct_draft_counts_as_one_round() -> None:
     chosen = Selection(DraftTree.chain([4, 5], PHRASE, [0.5, 0.5]), 0.75, cut=False)
-    assert alternative_ns(chosen, [1, 2, 3, 4, 5, 6], 3, known=phrases_of([1, 2, 3])) == ROUND_NS
+    assert alternative_ns(chosen, [1, 2, 3, 4, 5, 6], 3, phrases=phrases_of([1, 2, 3])) == ROUND_NS
 
 
 def test_draft_beyond_the_new_tokens_counts_in_part() -> None:
-    """The draft promised three accepted tokens and the target's own: two are half a round."""
+    """The draft promised three accepted tokens and a bonus token: two are half a round."""
     chosen = Selection(DraftTree.chain([4, 5, 6, 7], PHRASE, [0.9] * 4), 3.0, cut=False)
-    assert alternative_ns(chosen, [1, 2, 3, 4, 5], 2, known=phrases_of([1, 2, 3])) == ROUND_NS / 2
+    assert alternative_ns(chosen, [1, 2, 3, 4, 5], 2, phrases=phrases_of([1, 2, 3])) == ROUND_NS / 2
 
 
 def test_rejected_nodes_add_their_verification_cost() -> None:
     """A node costs a tenth of a round: two of them, then a round without a draft."""
     rising = VerifyCost((CostPoint(1, PLAIN_NS), CostPoint(11, 2 * PLAIN_NS)))
     chosen = Selection(DraftTree.chain([9, 8], PHRASE, [0.5, 0.5]), 0.75, cut=False)
-    without = alternative_ns(chosen, [1, 2, 3, 4, 5], 2, known=phrases_of([1, 2, 3]), cost=rising)
-    assert without == pytest.approx(2 * ROUND_NS + 2 * PLAIN_NS / 10)
+    ns = alternative_ns(chosen, [1, 2, 3, 4, 5], 2, phrases=phrases_of([1, 2, 3]), cost=rising)
+    assert ns == pytest.approx(2 * ROUND_NS + 2 * PLAIN_NS / 10)
 
 
 def test_repeated_passage_costs_few_rounds_after_its_first_token() -> None:
-    """Comparing single rounds cannot show this."""
+    """A comparison of single rounds would not see these savings."""
     passage = list(range(20, 30))
     text = [*passage, 1, 2, *passage, 3, 4, *passage, 5]
     phrases = phrases_of(text)
     for _ in phrases.index_steps():
         pass
-    now = [*text, *passage[:6]]
-    with_rest = alternative_ns(EMPTY_SELECTION, now, 6, known=phrases)
-    assert 2 * ROUND_NS <= with_rest < 4 * ROUND_NS
+    committed = [*text, *passage[:6]]
+    expected = alternative_ns(EMPTY_SELECTION, committed, 6, phrases=phrases)
+    assert 2 * ROUND_NS <= expected < 4 * ROUND_NS
     # it has counted, proposed and learned nothing
     assert phrases.last_scores == []
-    assert alternative_ns(EMPTY_SELECTION, now, 6, known=phrases) == with_rest
+    assert alternative_ns(EMPTY_SELECTION, committed, 6, phrases=phrases) == expected
 
 
 def test_first_rounds_and_then_a_sample_are_evaluated() -> None:
     hindsight = Hindsight()
-    looked = [hindsight.should_judge() for _ in range(FIRST_JUDGED + 10 * JUDGED_EVERY)]
-    assert all(looked[:FIRST_JUDGED]) and sum(looked[FIRST_JUDGED:]) == 10
+    evaluated = [hindsight.should_judge() for _ in range(FIRST_JUDGED + 10 * JUDGED_EVERY)]
+    assert all(evaluated[:FIRST_JUDGED]) and sum(evaluated[FIRST_JUDGED:]) == 10
 
 
 def test_evaluated_tries_count_among_the_first_rounds() -> None:
@@ -128,12 +135,12 @@ def test_evaluated_tries_count_among_the_first_rounds() -> None:
 
 def test_overestimate_is_never_negative() -> None:
     # The correction can only lower the worth of asking.
-    over, under = Hindsight(), Hindsight()
-    assert over.overrated == 0
+    overestimated, underestimated = Hindsight(), Hindsight()
+    assert overestimated.overrated == 0
     for _ in range(200):
-        over.observe(promised=1.0, brought=-0.5)
-        under.observe(promised=1.0, brought=3.0)
-    assert over.overrated == pytest.approx(1.5, rel=0.05) and under.overrated == 0
+        overestimated.observe(promised=1.0, brought=-0.5)
+        underestimated.observe(promised=1.0, brought=3.0)
+    assert overestimated.overrated == pytest.approx(1.5, rel=0.05) and underestimated.overrated == 0
 
 
 def test_single_stalled_round_has_little_effect() -> None:
@@ -149,16 +156,16 @@ def test_single_stalled_round_has_little_effect() -> None:
 
 def test_overestimate_is_subtracted_from_the_advantage() -> None:
     chosen = model_choice(CHEAP_NS, left=100)
-    at_first = chosen.advantage()
+    uncorrected = chosen.advantage()
     chosen.should_ask([1, 2, 3])
     for _ in range(200):
         chosen.record_hindsight(saved_ns=-2 * PLAIN_NS)
     rate = chosen._controller.prices.rate
     assert chosen.advantage() == pytest.approx(-2 * rate * PLAIN_NS, abs=0.1)
-    assert at_first > 0 > chosen.advantage()
+    assert uncorrected > 0 > chosen.advantage()
     for _ in range(200):
         chosen.record_hindsight(saved_ns=20 * PLAIN_NS)
-    assert chosen.advantage() == at_first  # never worth more than it promises
+    assert chosen.advantage() == uncorrected  # never worth more than it promises
 
 
 def test_overestimate_is_measured_against_the_uncorrected_promise() -> None:
@@ -176,33 +183,33 @@ def test_overestimate_is_measured_against_the_uncorrected_promise() -> None:
 
 def test_fixed_size_ignores_hindsight() -> None:
     gains = Gains()
-    other = model_choice(CHEAP_NS, left=100, gains=gains)
+    adaptive = model_choice(CHEAP_NS, left=100, gains=gains)
     for _ in range(200):
-        other.record_hindsight(saved_ns=-20 * PLAIN_NS)
-    known: Any = FakeDrafter()
+        adaptive.record_hindsight(saved_ns=-20 * PLAIN_NS)
+    drafter: Any = FakeDrafter()
     fixed = ModelChoice(
-        controller(fixed=True), gains.of(SPECULATIVE, 0.0, CHEAP_NS), drafter=known,
+        controller(fixed=True), gains.of(SPECULATIVE, 0.0, CHEAP_NS), drafter=drafter,
         costs=cost_line(()), tokens_left=lambda held: 100,
     )  # fmt: skip
-    assert fixed.advantage() > 0 > other.advantage()
+    assert fixed.advantage() > 0 > adaptive.advantage()
 
 
 def test_only_unshared_priced_rounds_are_evaluated() -> None:
-    """Not if others shared the round, it opened the session, or the request states a size."""
-    alone, among, waiting, stated = (model_choice(CHEAP_NS, left=400) for _ in range(4))
+    """Not if other sessions shared the round, it opened the session, or the draft size is fixed."""
+    alone, shared, not_ready, fixed = (model_choice(CHEAP_NS, left=400) for _ in range(4))
     cost = with_load(VerifyCost(FLAT.curve), 3)
-    among._controller = Controller(max_nodes=8, verify_cost=cost)
-    waiting.drafter.is_ready = False  # type: ignore[misc]
-    stated._controller = controller(fixed=True)
-    models = (alone, among, waiting, stated)
+    shared._controller = Controller(max_nodes=8, verify_cost=cost)
+    not_ready.drafter.is_ready = False  # type: ignore[misc]
+    fixed._controller = controller(fixed=True)
+    models = (alone, shared, not_ready, fixed)
     assert [model.should_look_back() for model in models] == [True, False, False, False]
 
 
 def test_every_round_of_a_try_is_evaluated() -> None:
     """Nothing else corrects an estimate that prevents other rounds from asking."""
-    dear, overrated = model_choice(DEAR_NS, left=400), model_choice(CHEAP_NS, left=400)
+    expensive, overestimated = model_choice(DEAR_NS, left=400), model_choice(CHEAP_NS, left=400)
     for _ in range(200):
-        overrated.record_hindsight(saved_ns=-2 * PLAIN_NS)
-    for tried in (dear, overrated):
-        tried.should_ask(PROMPT)
-        assert all(tried.should_look_back() for _ in range(FIRST_JUDGED + 4 * JUDGED_EVERY))
+        overestimated.record_hindsight(saved_ns=-2 * PLAIN_NS)
+    for choice in (expensive, overestimated):
+        choice.should_ask(PROMPT)
+        assert all(choice.should_look_back() for _ in range(FIRST_JUDGED + 4 * JUDGED_EVERY))

@@ -108,8 +108,8 @@ class StreamingHandler:
 
 @pytest.mark.parametrize(("error", "code", "kind"), STATUSES, ids=lambda v: type(v).__name__)
 def test_errors_map_to_their_status(error: DraftloopError, code: Any, kind: type[Any]) -> None:
-    given, detail = to_status(error)
-    assert given is code and isinstance(detail, kind)
+    status, detail = to_status(error)
+    assert status is code and isinstance(detail, kind)
 
 
 def test_error_details_carry_retry_delay_and_position() -> None:
@@ -167,10 +167,10 @@ async def test_oversized_answer_is_resource_exhausted() -> None:
         yield await behavior(length, context)
 
     one = await intercepted(grpc.unary_unary_rpc_method_handler(behavior), most_bytes=50)
-    many = await intercepted(grpc.unary_stream_rpc_method_handler(behaviors), most_bytes=50)
+    stream = await intercepted(grpc.unary_stream_rpc_method_handler(behaviors), most_bytes=50)
     assert (await one.unary_unary(48, RecordingContext())).ByteSize() == 50
-    assert [each.ByteSize() async for each in many.unary_stream(48, RecordingContext())] == [50]
-    for answer in (one.unary_unary, lambda *given: anext(many.unary_stream(*given))):
+    assert [each.ByteSize() async for each in stream.unary_stream(48, RecordingContext())] == [50]
+    for answer in (one.unary_unary, lambda *given: anext(stream.unary_stream(*given))):
         context = RecordingContext()
         with pytest.raises(grpc.aio.AbortError):
             await answer(49, context)
@@ -207,14 +207,14 @@ async def test_abandoned_stream_cleans_up_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "code"), [(None, "CANCELLED"), (60.0, "CANCELLED"), (0.0, "DEADLINE_EXCEEDED")]
+    ("time_left", "code"), [(None, "CANCELLED"), (60.0, "CANCELLED"), (0.0, "DEADLINE_EXCEEDED")]
 )
 async def test_call_at_its_deadline_is_not_counted_as_cancelled(
-    given: float | None, code: str
+    time_left: float | None, code: str
 ) -> None:
     """gRPC cancels the handler in both cases."""
     handler = await intercepted(grpc.stream_stream_rpc_method_handler(StreamingHandler()))
-    answers = handler.stream_stream(None, RecordingContext(given))
+    answers = handler.stream_stream(None, RecordingContext(time_left))
     before = HANDLED.labels("Any", code)._value.get()
     assert await anext(answers) == 1
     await answers.aclose()

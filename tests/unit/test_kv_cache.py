@@ -92,8 +92,8 @@ def check_ancestors_and_kept_path(parents: Sequence[int], cuts: set[int], end: i
     steps = sorted({0, len(parents), *(cut for cut in cuts if cut < len(parents))})
     for first, stop in itertools.pairwise(steps):
         slot.branch(range(100 + first, 100 + stop), parents[first:stop])
-        shown = [row.nonzero()[0].tolist() for row in slot.ancestors(first)]
-        assert shown == [path_to(parents, node) for node in range(first, stop)]
+        ancestors = [row.nonzero()[0].tolist() for row in slot.ancestors(first)]
+        assert ancestors == [path_to(parents, node) for node in range(first, stop)]
     path = path_to(parents, end)
     slot.advance([1, 2, 3, 4, *(100 + node for node in path), 99])
     assert kept_rows(slot) == [0, 1, 2, 3, *(4 + node for node in path)]
@@ -116,8 +116,8 @@ def test_advance_keeps_the_rows_of_the_committed_path(
     slot.advance([1, 2, 3, 4, *after])
     assert kept_rows(slot) == kept
     assert slot.pending == 0
-    other = slot.cache.keys[0][1 - slot.index, 0, :, 0]
-    assert torch.equal(other, torch.arange(16.0))
+    other_rows = slot.cache.keys[0][1 - slot.index, 0, :, 0]
+    assert torch.equal(other_rows, torch.arange(16.0))
 
 
 def test_new_draft_replaces_the_previous_one(slot: Slot) -> None:

@@ -40,39 +40,39 @@ def test_small_draft_model_gets_one_thread(draft: str, threads: list[str]) -> No
     stack = Stack(StackConfig(draft=bundled_model(draft), device="cpu"))
     flags = stack._drafter_flags()
     stack.stop()
-    asked = [value for name, value in pairwise(flags) if name == "--threads"]
-    assert asked == threads
+    thread_flags = [value for name, value in pairwise(flags) if name == "--threads"]
+    assert thread_flags == threads
 
 
 @pytest.mark.parametrize(
-    ("own", "device", "threads"), [(None, "cuda:1", []), ("cpu", "cpu", ["1"])]
+    ("draft_device", "device", "threads"), [(None, "cuda:1", []), ("cpu", "cpu", ["1"])]
 )
 def test_draft_model_may_have_its_own_device(
-    own: str | None, device: str, threads: list[str]
+    draft_device: str | None, device: str, threads: list[str]
 ) -> None:
     """A small draft model gets one thread on a CPU, whatever the target's device."""
-    stack = Stack(StackConfig(device="cuda:1", draft_device=own))
-    said = list(pairwise(stack._drafter_flags()))
+    stack = Stack(StackConfig(device="cuda:1", draft_device=draft_device))
+    drafter_flags = list(pairwise(stack._drafter_flags()))
     targets = list(pairwise(stack._verifier_flags()))
     stack.stop()
-    assert [value for name, value in said if name == "--device"] == [device]
-    assert [value for name, value in said if name == "--threads"] == threads
+    assert [value for name, value in drafter_flags if name == "--device"] == [device]
+    assert [value for name, value in drafter_flags if name == "--threads"] == threads
     assert ("--device", "cuda:1") in targets
 
 
 def test_smaller_draft_models_are_passed_to_the_drafter(monkeypatch: pytest.MonkeyPatch) -> None:
     """Smaller models come from the flag or the drafter's variable, and need a first model."""
 
-    def said(config: StackConfig) -> list[str]:
+    def smaller_models_flags(config: StackConfig) -> list[str]:
         stack = Stack(config)
         flags = pairwise(stack._drafter_flags())
         stack.stop()
         return [value for name, value in flags if name == "--smaller-models"]
 
-    assert said(StackConfig(smaller_models="a,b")) == ["a,b"]
+    assert smaller_models_flags(StackConfig(smaller_models="a,b")) == ["a,b"]
     monkeypatch.setenv("DRAFTLOOP_DRAFTER_SMALLER_MODELS", "c")
-    assert said(StackConfig(smaller_models="a")) == ["a"]
-    assert said(StackConfig()) == []
+    assert smaller_models_flags(StackConfig(smaller_models="a")) == ["a"]
+    assert smaller_models_flags(StackConfig()) == []
     with pytest.raises(StartupFailure, match='smaller_models: a without .*draft is "none"'):
         StackConfig.read(None, draft="none", smaller_models="a")
 
@@ -110,19 +110,19 @@ def test_missing_bundled_models_are_reported_in_one_line(
             pass
         return str(caught.value)
 
-    neither = refusal(target=bundled_model("verifier"), draft=bundled_model("drafter"))
-    assert neither == (
+    no_models = refusal(target=bundled_model("verifier"), draft=bundled_model("drafter"))
+    assert no_models == (
         "target, draft: the bundled models are only in a clone of the repository: run it there, or "
         "give the folder of a Hugging Face model (--target, --draft)"
     )
-    own = tmp_path / "own" / "model"
-    one, other = refusal(target=own, draft=bundled_model("drafter")).split("\n")
+    own_target = tmp_path / "own" / "model"
+    one, hint = refusal(target=own_target, draft=bundled_model("drafter")).split("\n")
     assert one.startswith("draft: the bundled models are only") and one.endswith("(--draft)")
-    assert other.startswith(f"target: {own} holds no config.json; give the folder")
+    assert hint.startswith(f"target: {own_target} holds no config.json; give the folder")
     with pytest.raises(StartupFailure, match="^model: the bundled models are only in a clone"):
         require_model_folder(bundled_model("verifier"))
     bundled_model("drafter").mkdir()
-    assert refusal(target=own).startswith("target: ")
+    assert refusal(target=own_target).startswith("target: ")
     assert "draft: " + str(bundled_model("drafter")) in refusal(draft=bundled_model("drafter"))
 
 
@@ -146,26 +146,26 @@ def test_all_problems_are_reported_at_once_requested_ones_first(tmp_path: Path) 
     # All problems are reported together, first those of settings that the user gave.
     with ExitStack() as stack:
         servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
-        usual, asked = (server.getsockname()[1] for server in servers)
+        default, requested = (server.getsockname()[1] for server in servers)
 
-        class Usual(StackConfig):
-            port: int = usual  # the user did not ask for it
+        class DefaultPortConfig(StackConfig):
+            port: int = default  # the user did not ask for it
 
-        same = dict.fromkeys(("drafter_port", "verifier_port"), quiet_port())
-        config = Usual(target=tmp_path / "no", http_port=asked, **same)
+        same_port = dict.fromkeys(("drafter_port", "verifier_port"), quiet_port())
+        config = DefaultPortConfig(target=tmp_path / "no", http_port=requested, **same_port)
         with pytest.raises(StartupFailure) as caught:
             stack.enter_context(Stack(config))
     target, verifier_port, http_port, port = str(caught.value).splitlines()
     assert target.startswith(f"target: {tmp_path / 'no'} holds no config.json")
     assert verifier_port.startswith(
-        f"verifier_port: 127.0.0.1:{same['verifier_port']} is that of drafter_port, too"
+        f"verifier_port: 127.0.0.1:{same_port['verifier_port']} is that of drafter_port, too"
     )
-    assert http_port.startswith(f"http_port: 127.0.0.1:{asked} is in use")
-    assert port.startswith(f"port: 127.0.0.1:{usual} is in use") and port.endswith("(--port)")
+    assert http_port.startswith(f"http_port: 127.0.0.1:{requested} is in use")
+    assert port.startswith(f"port: 127.0.0.1:{default} is in use") and port.endswith("(--port)")
 
 
 def test_default_internal_ports_avoid_taken_ones() -> None:
-    """A second deployment used to be refused for ports that its user had never heard of."""
+    """A second deployment used to be refused because of internal ports that nobody had set."""
     host = "127.0.0.1"
     with socket.create_server((host, 0)) as taken:
         port, public = taken.getsockname()[1], quiet_port()
@@ -175,12 +175,12 @@ def test_default_internal_ports_avoid_taken_ones() -> None:
         assert not list(port_problems(host, chosen, set()))
         named = {"verifier_port", "drafter_port"}
         assert choose_ports(host, ports, named) == ports
-        [one, other] = port_problems(host, ports, named)
+        [one, second] = port_problems(host, ports, named)
     assert one == (
         f"verifier_port: {host}:{port} is in use; stop what listens there or choose another port "
         "(--verifier-port)"
     )
-    assert other == f"drafter_port: {host}:{public} is that of port, too (--drafter-port)"
+    assert second == f"drafter_port: {host}:{public} is that of port, too (--drafter-port)"
 
 
 def test_vocabulary_mismatch_is_found_before_models_are_loaded(tmp_path: Path) -> None:
@@ -194,9 +194,9 @@ def test_vocabulary_mismatch_is_found_before_models_are_loaded(tmp_path: Path) -
     with pytest.raises(StartupFailure) as caught, stack:
         pass
     assert not stack.processes
-    prints = [vocabulary_fingerprint(folder) for folder in (draft, bundled_model("verifier"))]
+    fingerprints = [vocabulary_fingerprint(folder) for folder in (draft, bundled_model("verifier"))]
     assert str(caught.value).startswith(f"draft: {draft} has another vocabulary than ")
-    assert "({}, not {})".format(*prints) in str(caught.value)
+    assert "({}, not {})".format(*fingerprints) in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["DRAFTLOOP_DRAFTER_PHRASES_URL", "DRAFTLOOP_PHRASES_URL"])
@@ -205,7 +205,7 @@ def test_phrases_url_of_the_environment_is_not_overridden(
 ) -> None:
     monkeypatch.setenv(name, "redis://there")
 
-    def given(config: StackConfig) -> str:
+    def passed_url(config: StackConfig) -> str:
         stack = Stack(config)
         stack.role_process = UnstartedRole
         stack._add("drafter", [])
@@ -215,23 +215,23 @@ def test_phrases_url_of_the_environment_is_not_overridden(
                 started.setenv(variable, value)
             return DrafterSettings.from_command_line([]).phrases_url
 
-    assert given(StackConfig()) == "redis://there"
-    assert given(StackConfig(phrases_url="redis://here")) == "redis://here"
+    assert passed_url(StackConfig()) == "redis://there"
+    assert passed_url(StackConfig(phrases_url="redis://here")) == "redis://here"
 
 
 @pytest.fixture
 def flags_of_roles() -> Iterator[Callable[..., dict[str, dict[str, str]]]]:
-    """The flags that the roles would have had."""
+    """Returns a function that gives the flags of every role for these settings."""
     stacks: list[Stack] = []
 
     def flags_of(**settings: Any) -> dict[str, dict[str, str]]:
         stack = Stack(StackConfig.read(None, **settings))
         stacks.append(stack)
-        said = {
+        flags_by_role = {
             "verifier": stack._verifier_flags(), "drafter": stack._drafter_flags(),
             "orchestrator": stack._orchestrator_flags(),
         }  # fmt: skip
-        return {role: dict(pairwise(flags)) for role, flags in said.items()}
+        return {role: dict(pairwise(flags)) for role, flags in flags_by_role.items()}
 
     yield flags_of
     for stack in stacks:
@@ -252,16 +252,16 @@ def test_defaults_do_not_override_a_roles_environment(
     assert "--dtype" not in flags["verifier"] and flags["drafter"]["--dtype"] == "bfloat16"
     assert flags["drafter"]["--model"] == model and "--threads" not in flags["drafter"]
     assert not {"--http-listen", "--default-strategy"} & flags["orchestrator"].keys()
-    asked = flags_of_roles(dtype="bfloat16", http_port=9, default_strategy="fused")
-    assert asked["verifier"]["--dtype"] == "bfloat16"
-    assert asked["orchestrator"]["--http-listen"] == "127.0.0.1:9"
-    assert asked["orchestrator"]["--default-strategy"] == "fused"
+    requested = flags_of_roles(dtype="bfloat16", http_port=9, default_strategy="fused")
+    assert requested["verifier"]["--dtype"] == "bfloat16"
+    assert requested["orchestrator"]["--http-listen"] == "127.0.0.1:9"
+    assert requested["orchestrator"]["--default-strategy"] == "fused"
 
 
 def test_requested_device_overrides_the_drafters_environment(
     monkeypatch: pytest.MonkeyPatch, flags_of_roles: Callable[..., dict[str, dict[str, str]]]
 ) -> None:
-    """--draft-device used not to; it has no effect on the verifier's device."""
+    """--draft-device used to be ignored; it has no effect on the verifier's device."""
     for role in ("VERIFIER", "DRAFTER"):
         monkeypatch.setenv(f"DRAFTLOOP_{role}_DEVICE", "cuda:1")
     flags = flags_of_roles(draft_device="cpu")
@@ -272,9 +272,9 @@ def test_requested_device_overrides_the_drafters_environment(
 
 
 def test_role_listens_where_its_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only a requested host or port overrules it. It used to be overruled in any case."""
+    """Only a requested host or port overrides the environment; defaults used to do so, too."""
 
-    def listening(**settings: Any) -> dict[str, str | None]:
+    def listen_flags(**settings: Any) -> dict[str, str | None]:
         stack = Stack(StackConfig.read(None, **settings))
         stack.role_process = UnstartedRole
         assert not list(stack._taken_ports())
@@ -282,14 +282,14 @@ def test_role_listens_where_its_environment_says(monkeypatch: pytest.MonkeyPatch
             stack._add(role, [])
         stack.stop()
         flags = {name: process.flags for name, process in stack.processes.items()}
-        return {name: dict(pairwise(said)).get("--listen") for name, said in flags.items()}
+        return {name: dict(pairwise(pairs)).get("--listen") for name, pairs in flags.items()}
 
-    others = {"drafter_port": 0, "port": 0, "http_port": 0}
+    ports = {"drafter_port": 0, "port": 0, "http_port": 0}
     monkeypatch.setenv("DRAFTLOOP_VERIFIER_LISTEN", "127.0.0.2:7")
     free = "127.0.0.1:0"
-    assert listening(**others) == {"verifier": None, "drafter": free, "orchestrator": free}
-    assert listening(**others, verifier_port=0)["verifier"] == free
-    assert str(listening(**others, host="localhost")["verifier"]).startswith("localhost:")
+    assert listen_flags(**ports) == {"verifier": None, "drafter": free, "orchestrator": free}
+    assert listen_flags(**ports, verifier_port=0)["verifier"] == free
+    assert str(listen_flags(**ports, host="localhost")["verifier"]).startswith("localhost:")
 
 
 def test_target_from_the_environment_sets_the_tokenizer(
@@ -341,7 +341,7 @@ def test_logs_are_kept_after_a_failure(tmp_path: Path) -> None:
 
 def test_ignored_signals_stay_ignored() -> None:
     """`nohup` lets a process outlive its terminal."""
-    usual = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    previous_handler = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with interruptible():
             signal.raise_signal(signal.SIGHUP)
@@ -349,7 +349,7 @@ def test_ignored_signals_stay_ignored() -> None:
         with pytest.raises(KeyboardInterrupt), interruptible():
             signal.raise_signal(signal.SIGTERM)
     finally:
-        signal.signal(signal.SIGHUP, usual)
+        signal.signal(signal.SIGHUP, previous_handler)
 
 
 def test_files_in_the_working_folder_are_not_imported(tmp_path: Path) -> None:

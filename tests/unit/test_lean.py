@@ -98,19 +98,19 @@ def test_lean_decoder_matches_transformers(
     folder = with_distinct_norms(save_model(tmp_path, FAMILIES[family]))
     lean = load(folder, dtype)
     monkeypatch.setattr(runtime_model, "is_lean", lambda network: False)
-    whole = load(folder, dtype)
-    assert is_lean(lean) and not is_lean(whole)
+    reference = load(folder, dtype)
+    assert is_lean(lean) and not is_lean(reference)
     # In float32, torch's vectors and the loop for the remaining elements differ in the last bit,
     # and the joined matrices change where these small sizes end. Rounding to bfloat16 hides it.
     tolerance = 0.0 if dtype == "bfloat16" else 1e-5
-    torch.testing.assert_close(logits(lean), logits(whole), rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(logits(lean), logits(reference), rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_lean_decoder_without_kernels_matches_transformers(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A GPU, or a CPU without our kernels, runs the model so."""
+    """This is how a GPU, or a CPU without the kernels, runs the model."""
     monkeypatch.setattr(cpu_linear, "UNIT", None)
     folder = with_distinct_norms(save_model(tmp_path, FAMILIES[family]))
     lean = load(folder, "float32")
@@ -151,10 +151,10 @@ def test_torch_compile_gives_the_same_logits(
     counters.clear()
     with torch._dynamo.config.patch(recompile_limit=2, fail_on_recompile_limit_hit=True):
         compiled = load(folder, "float32", quantization=bits, torch_compile=True)
-        said = logits(compiled)
+        compiled_logits = logits(compiled)
     assert is_lean(compiled) and compiled.prepared is None
     assert counters["frames"]["ok"] == 4
-    torch.testing.assert_close(said, logits(eager), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(compiled_logits, logits(eager), rtol=1e-5, atol=1e-5)
 
 
 def test_torch_compile_is_refused_for_other_architectures(tmp_path: Path) -> None:
@@ -165,10 +165,10 @@ def test_torch_compile_is_refused_for_other_architectures(tmp_path: Path) -> Non
 
 
 def test_torch_compile_failure_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: Any, **__: Any) -> None:
+    def raise_error(*_: Any, **__: Any) -> None:
         raise TorchDynamoException("no compiler")
 
-    monkeypatch.setattr(torch, "compile", lambda function, dynamic: fails)
+    monkeypatch.setattr(torch, "compile", lambda function, dynamic: raise_error)
     with pytest.raises(StartupFailure, match="torch_compile: .*no compiler.*leave it out"):
         load(save_model(tmp_path, llama_config()), torch_compile=True)
 
@@ -200,30 +200,30 @@ def test_unsupported_models_run_through_transformers(
 def test_out_of_memory_forward_does_not_affect_later_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some matrices were larger than the kernel's record said, and others had been freed."""
+    """After a failed allocation, buffers used to have other sizes than recorded, or to be freed."""
     save_model(tmp_path, llama_config())
     model, text = load(tmp_path), [5, 3, 8, 1] * 30
 
-    def behind(count: int) -> torch.Tensor:
+    def forward_rows(count: int) -> torch.Tensor:
         slot = model.acquire()
         try:
             return model.forward([Forward(model, slot, text[:count])])[0].clone()
         finally:
             model.cache.release(slot)
 
-    few, empty, made = behind(4), torch.empty, [0]
+    expected, empty, allocations = forward_rows(4), torch.empty, [0]
 
-    def full(*shape: int, **named: Any) -> torch.Tensor:
-        made[0] += 1
-        if made[0] == 5:
+    def empty_or_raise(*shape: int, **named: Any) -> torch.Tensor:
+        allocations[0] += 1
+        if allocations[0] == 5:
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
         return empty(*shape, **named)
 
     with monkeypatch.context() as patched:
-        patched.setattr("draftloop.runtime.cpu_stack.torch.empty", full)
+        patched.setattr("draftloop.runtime.cpu_stack.torch.empty", empty_or_raise)
         with pytest.raises(RuntimeError, match="allocate"):
-            behind(120)
+            forward_rows(120)
     fresh = load(tmp_path)
-    assert torch.equal(behind(4), few)
+    assert torch.equal(forward_rows(4), expected)
     slot = fresh.acquire()
-    assert torch.equal(behind(120), fresh.forward([Forward(fresh, slot, text)])[0])
+    assert torch.equal(forward_rows(120), fresh.forward([Forward(fresh, slot, text)])[0])

@@ -19,8 +19,8 @@ from draftloop.rpc.role import STARTUP_FAILED, run_role
 def bound_ids(role: str, name: str) -> dict[str, Any]:
     with bound_contextvars(role=role, request_id=None, session_id=None):
         bind_request(name)
-        said = get_contextvars()
-        return {key: said[key] for key in ("request_id", "session_id")}
+        context = get_contextvars()
+        return {key: context[key] for key in ("request_id", "session_id")}
 
 
 @pytest.mark.parametrize("request_id", ["a1b2", "batch.17", "a b", "."])
@@ -76,16 +76,18 @@ def test_stalled_log_reader_does_not_block() -> None:
     pipe = subprocess.PIPE
     with subprocess.Popen(
         [sys.executable, "-c", LOGGING_PROGRAM], stdin=pipe, stdout=pipe, stderr=pipe, text=True
-    ) as talking:
-        assert talking.stdout is not None
-        assert talking.stdout.readline() == "done\n"
-        _, said = talking.communicate("go on\n")
-    *before, dropped, first, last = said.splitlines()
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "done\n"
+        _, stderr = process.communicate("go on\n")
+    *before, dropped, first, last = stderr.splitlines()
     tries = json.loads(last)["tries"]
     assert json.loads(first)["number"] == 3000 + tries - 1
-    told = json.loads(dropped)
+    report = json.loads(dropped)
     whole = [line for line in before if line.endswith("}")]
-    assert told["event"] == "log lines dropped" and told["lines"] == 3000 + tries - 1 - len(whole)
+    assert report["event"] == "log lines dropped" and report["lines"] == 3000 + tries - 1 - len(
+        whole
+    )
     assert [json.loads(line)["number"] for line in whole] == sorted({*range(3000)})[: len(whole)]
 
 
@@ -95,13 +97,13 @@ def test_closed_standard_error_keeps_the_exit_status() -> None:
     assert subprocess.run(["sh", "-c", role], check=False).returncode == STARTUP_FAILED
 
 
-@pytest.mark.parametrize(("said", "heard"), [(None, "ERROR"), ("DEBUG", "DEBUG")])
+@pytest.mark.parametrize(("configured", "expected"), [(None, "ERROR"), ("DEBUG", "DEBUG")])
 def test_grpc_logs_errors_only_unless_configured(
-    monkeypatch: pytest.MonkeyPatch, said: str | None, heard: str
+    monkeypatch: pytest.MonkeyPatch, configured: str | None, expected: str
 ) -> None:
-    """gRPC's lines are not JSON; its core reads the variable when it is imported."""
-    monkeypatch.setenv("GRPC_VERBOSITY", said or "")
-    if said is None:
+    """gRPC's log lines are not JSON; its core reads the variable at import."""
+    monkeypatch.setenv("GRPC_VERBOSITY", configured or "")
+    if configured is None:
         monkeypatch.delenv("GRPC_VERBOSITY")
 
     async def serve(_: ServiceSettings) -> None:
@@ -109,4 +111,4 @@ def test_grpc_logs_errors_only_unless_configured(
 
     with pytest.raises(SystemExit):
         run_role("any", ServiceSettings, serve, ["--no-such-flag"])
-    assert os.environ["GRPC_VERBOSITY"] == heard
+    assert os.environ["GRPC_VERBOSITY"] == expected

@@ -50,23 +50,23 @@ def new_call_reader() -> CallReader:
 def test_endless_line_ends_are_read_in_linear_time(
     make: Callable[[], ReasoningReader | CallReader], before: str
 ) -> None:
-    """Small models write them until a limit stops them; they are sent once more text follows."""
-    reader, ends = make(), "\n\n" * TOKENS
-    said = reader.feed(before)
+    """Small models write line ends up to the limit; they are held back until more text follows."""
+    reader, line_ends = make(), "\n\n" * TOKENS
+    parts = reader.feed(before)
     for _ in range(TOKENS):
-        said.extend(reader.feed(CountingToken("\n\n")))
+        parts.extend(reader.feed(CountingToken("\n\n")))
     assert CountingToken.copied < 20 * TOKENS
-    said.extend(reader.feed(CountingToken("b")))
-    said.extend(reader.finish())
-    told = said.reasoning + said.content
-    assert told.endswith(f"{ends}b") or (said.reasoning == "b" and not said.content)
+    parts.extend(reader.feed(CountingToken("b")))
+    parts.extend(reader.finish())
+    text = parts.reasoning + parts.content
+    assert text.endswith(f"{line_ends}b") or (parts.reasoning == "b" and not parts.content)
 
 
 def test_whole_answer_is_read_without_copying() -> None:
     """A whole answer is read at once, on the event loop."""
     reader = ChatReader(None, None, hidden=False)
-    (said,) = reader.feed([CountingToken("ab")] * TOKENS, ends=True)
-    assert said == Content("ab" * TOKENS, tuple(range(TOKENS)))
+    (part,) = reader.feed([CountingToken("ab")] * TOKENS, ends=True)
+    assert part == Content("ab" * TOKENS, tuple(range(TOKENS)))
     assert CountingToken.copied == 0
 
 
@@ -76,36 +76,36 @@ def test_reasoning_and_calls_of_a_whole_answer_are_split() -> None:
     text = (
         f'{"c" * TOKENS}</think>d<tool_call>{{"name": "f", "arguments": {arguments}}}</tool_call>'
     )
-    said = reader.feed([CountingToken(letter) for letter in text], ends=True)
-    assert [type(part) for part in said] == [Reasoning, Content, CallPart]
-    assert said.reasoning == "c" * TOKENS and said.calls[0].arguments == arguments
+    parts = reader.feed([CountingToken(letter) for letter in text], ends=True)
+    assert [type(part) for part in parts] == [Reasoning, Content, CallPart]
+    assert parts.reasoning == "c" * TOKENS and parts.calls[0].arguments == arguments
 
 
-@pytest.mark.parametrize("made_of", [KINDS, kinds({}), kinds({}, ["f"])])
-def test_events_do_not_copy_the_text_so_far(made_of: Kinds) -> None:
+@pytest.mark.parametrize("output_kinds", [KINDS, kinds({}), kinds({}, ["f"])])
+def test_events_do_not_copy_the_text_so_far(output_kinds: Kinds) -> None:
     """Each event carries only what is new; the text so far is not joined for it."""
-    output, written = Output(made_of), '{"input": "' + "ab" * TOKENS + '"}'
+    output, written = Output(output_kinds), '{"input": "' + "ab" * TOKENS + '"}'
     letters = [CountingToken(letter) for letter in written]
-    told: list[Part] = [Reasoning(letter) for letter in letters]
-    told += [Content(letter) for letter in letters]
-    told += [CallPart(0, "i", "f", ""), *(CallPart(0, "", "", letter) for letter in letters)]
-    for part in told:
+    parts: list[Part] = [Reasoning(letter) for letter in letters]
+    parts += [Content(letter) for letter in letters]
+    parts += [CallPart(0, "i", "f", ""), *(CallPart(0, "", "", letter) for letter in letters)]
+    for part in parts:
         list(output.feed(Parts([part])))
     list(output.finish(COMPLETED))
-    thought, said, called = map(str, output.value)
-    assert written in thought and written in said and "ab" * TOKENS in called
-    assert CountingToken.copied < 20 * len(told)
+    reasoning, content, calls = map(str, output.value)
+    assert written in reasoning and written in content and "ab" * TOKENS in calls
+    assert CountingToken.copied < 20 * len(parts)
 
 
 def test_parts_of_a_list_match_parts_added_one_by_one() -> None:
-    told: list[Part] = [
+    parts: list[Part] = [
         Content(""), Reasoning("a"), Reasoning(""), Reasoning("b"), Content("c", (1,)),
         Content("", (2,)), Content("d", (3, 4)), CallPart(0, "i", "f", "{"),
         CallPart(0, "", "", "}"), CallPart(1, "j", "f", ""), CallPart(1, "", "", "{}"),
         Content("e"),
     ]  # fmt: skip
-    one_by_one = Parts()
-    for part in told:
-        one_by_one.add(part)
-    assert Parts.of(told) == one_by_one
-    assert one_by_one[:2] == [Reasoning("ab"), Content("cd", (1, 3, 4))]
+    added = Parts()
+    for part in parts:
+        added.add(part)
+    assert Parts.of(parts) == added
+    assert added[:2] == [Reasoning("ab"), Content("cd", (1, 3, 4))]

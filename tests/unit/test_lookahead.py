@@ -62,8 +62,8 @@ def test_window_token_sees_row_0_up_to_its_column_and_its_own_column() -> None:
     for row in range(3):
         for column in range(3):
             node = row * 3 + column
-            seen = [0, 1, 2][: column + 1] + [r * 3 + column for r in range(1, row + 1)]
-            assert tree.path(node) == seen, (row, column)
+            visible = [0, 1, 2][: column + 1] + [r * 3 + column for r in range(1, row + 1)]
+            assert tree.path(node) == visible, (row, column)
     assert tree.depths() == [1, 2, 3, 2, 3, 4, 3, 4, 5]
 
 
@@ -105,8 +105,8 @@ def test_columns_without_room_wait_for_a_larger_forward() -> None:
     assert window.advance(successors(tree)) == [
         (*(row[column] for row in rows), rows[-1][column] + 1) for column in (0, 1)
     ]
-    waiting = [row[2:] for row in rows]
-    assert [row[2:] for row in window.rows] == [waiting[1], waiting[2], waiting[2]]
+    remaining = [row[2:] for row in rows]
+    assert [row[2:] for row in window.rows] == [remaining[1], remaining[2], remaining[2]]
     assert len(placed_tree(window)) == 12
     assert len(window.advance(successors(placed_tree(window)))) == 4
 
@@ -161,7 +161,7 @@ def test_pool_keeps_the_most_recently_used_per_first_token() -> None:
 
 
 def test_pool_includes_ngrams_across_prompt_and_output() -> None:
-    """In the reference code, the pool never sees them."""
+    """In the reference code, such n-grams never enter the pool."""
     pool = NgramPool(ngram=3, pool_size=4)
     pool.extend([1, 2])
     pool.extend([3])
@@ -192,12 +192,12 @@ def settled_draft(most: int) -> DraftTree:
     text = [
         token for number in range(12) for token in (0, *range(10 * number + 1, 10 * number + 8))
     ]
-    source, new = LookaheadSource(LookaheadParameters(), text), count(1000)
+    source, new_tokens = LookaheadSource(LookaheadParameters(), text), count(1000)
     budget = DraftBudget(max_nodes=most, max_depth=most)
     for _ in range(20):
         text.append(0)
         tree = source.propose(text, budget)
-        source.observe(text, 1, tree, Verdict((), (0,), 0, tuple(islice(new, len(tree)))))
+        source.observe(text, 1, tree, Verdict((), (0,), 0, tuple(islice(new_tokens, len(tree)))))
     return tree
 
 
@@ -205,7 +205,7 @@ def settled_draft(most: int) -> DraftTree:
     ("most", "of_window"), [(56, 28), (55, 24), (28, 12), (16, 8), (11, 4), (8, 4), (7, 0), (4, 0)]
 )
 def test_window_gets_half_of_a_small_draft(most: int, of_window: int) -> None:
-    """The pool's n-grams used to leave it no node for good; now it gets whole columns."""
+    """The pool's n-grams used to take all nodes; now the window gets whole columns."""
     tree = settled_draft(most)
     tree.validate(vocabulary_size=10_000, max_nodes=most)
     assert tree.estimates.count(WINDOW_ESTIMATE) == of_window
@@ -227,19 +227,19 @@ def test_prompt_read_in_pieces_fills_the_same_pool() -> None:
     parameters, budget = LookaheadParameters(), DraftBudget(max_nodes=60, max_depth=8)
     inserted = NgramPool(parameters.ngram, parameters.pool_size)
     inserted.extend(text)
-    read, begun, fresh = (LookaheadSource(parameters, text) for _ in range(3))
+    read, partly_read, fresh = (LookaheadSource(parameters, text) for _ in range(3))
     assert len(list(read.index_steps())) == 4
-    next(begun.index_steps())
-    drafts = [source.propose(text, budget) for source in (read, begun, fresh)]
+    next(partly_read.index_steps())
+    drafts = [source.propose(text, budget) for source in (read, partly_read, fresh)]
     assert drafts[0] == drafts[1] == drafts[2]
     most = budget.max_nodes // (parameters.ngram - 1)
-    known = inserted.candidates(text[-1], most)
-    assert {one[0] for one in known} <= set(drafts[0].token_ids)
+    candidates = inserted.candidates(text[-1], most)
+    assert {one[0] for one in candidates} <= set(drafts[0].token_ids)
     reopened = Verdict(accepted_nodes=(), emitted_token_ids=(3,), root_prediction=3)
-    late = LookaheadSource(parameters, text)
-    for source in (read, late):
+    unread = LookaheadSource(parameters, text)
+    for source in (read, unread):
         source.observe([*text, 3], 1, EMPTY_TREE, reopened)
-    assert late.propose([*text, 3], budget) == read.propose([*text, 3], budget)
+    assert unread.propose([*text, 3], budget) == read.propose([*text, 3], budget)
 
 
 def test_ngrams_end_at_a_stop_token() -> None:
@@ -253,8 +253,8 @@ def test_ngrams_end_at_a_stop_token() -> None:
 
 def test_draft_ends_at_a_stop_token() -> None:
     text, parameters = [1, 2, 9, 3, 4, 1], LookaheadParameters(window=1, ngram=5)
-    for stops, drafted in (((), {2, 9, 3, 4}), ((9,), {2, 9})):
-        source = LookaheadSource(parameters, text, stops)
+    for stop_token_ids, drafted in (((), {2, 9, 3, 4}), ((9,), {2, 9})):
+        source = LookaheadSource(parameters, text, stop_token_ids)
         tree = source.propose(text, DraftBudget(max_nodes=20, max_depth=20))
         assert ngram_tokens(tree) == drafted
 
@@ -277,6 +277,6 @@ async def test_lookahead_uses_the_requests_stop_tokens() -> None:
 
 
 def ngram_tokens(tree: DraftTree) -> set[int]:
-    """The tokens that are not the window's."""
+    """The tokens of nodes outside the window."""
     nodes = zip(tree.token_ids, tree.estimates, strict=True)
     return {token for token, estimate in nodes if estimate > WINDOW_ESTIMATE}

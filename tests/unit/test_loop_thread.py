@@ -46,7 +46,7 @@ def no_collections() -> Iterator[None]:
 
 
 def finishes_in_time(work: Callable[[], Any]) -> bool:
-    """Whether the work ends in time; what hangs is left behind in a daemon thread."""
+    """Whether the work ends in time; if it hangs, its daemon thread is abandoned."""
     worker = threading.Thread(target=work, daemon=True)
     worker.start()
     worker.join(HANGS_S)
@@ -58,15 +58,15 @@ def test_stream_collected_during_hand_over_does_not_deadlock(
 ) -> None:
     """A collection may start at any allocation, and then ends the stream in that very thread."""
     thread, stream = LoopThread(), EndlessStream()
-    reading = iter(Stream(stream, thread))
-    next(reading)
-    holder = CyclicHolder(reading)
-    del reading, holder
-    hand_over = asyncio.run_coroutine_threadsafe
+    iterator = iter(Stream(stream, thread))
+    next(iterator)
+    holder = CyclicHolder(iterator)
+    del iterator, holder
+    original = asyncio.run_coroutine_threadsafe
 
     def collecting(*work: Any) -> Any:
         gc.collect()
-        return hand_over(*work)
+        return original(*work)
 
     monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", collecting)
     assert finishes_in_time(lambda: thread.run(asyncio.sleep(0)))

@@ -19,26 +19,26 @@ def naive_proposal(
 ) -> list[tuple[int, float]]:
     """The definition, by searching the whole text for every token; tokens and scores."""
     written = [*text, *tail]
-    places = [
-        (length, place)
-        for place in range(1, len(text))
-        for length in range(1, min(MAX_SUFFIX, place, len(written)) + 1)
-        if list(text[place - length : place]) == written[len(written) - length :]
+    matches = [
+        (length, index)
+        for index in range(1, len(text))
+        for length in range(1, min(MAX_SUFFIX, index, len(written)) + 1)
+        if list(text[index - length : index]) == written[len(written) - length :]
     ]
-    if not places:
+    if not matches:
         return []
-    matched, source = max(places)
+    matched, source = max(matches)
     proposed: list[tuple[int, float]] = []
     while len(proposed) < most and not (proposed and proposed[-1][0] in stops):
         if len(proposed) < MAX_COPIED:
             token, score = written[source + len(proposed)], matched / (matched + 1)
         else:
             pairs = list(zip(text, text[1:], strict=False))
-            known = [place for place, pair in enumerate(pairs) if pair[0] == written[-1]]
-            if not known:
+            earlier = [index for index, pair in enumerate(pairs) if pair[0] == written[-1]]
+            if not earlier:
                 break
-            token = pairs[max(known, key=lambda place: (pairs.count(pairs[place]), place))][1]
-            score = pairs.count((written[-1], token)) / (len(known) + 1)
+            token = pairs[max(earlier, key=lambda index: (pairs.count(pairs[index]), index))][1]
+            score = pairs.count((written[-1], token)) / (len(earlier) + 1)
         proposed.append((token, score))
         written.append(token)
     return proposed
@@ -57,18 +57,21 @@ def test_proposal_matches_a_naive_search(
 
 
 def test_self_repeating_texts_match_a_naive_search() -> None:
-    """These texts contain long runs twice, which a short random text rarely does."""
-    numbers = random.Random(5)
+    """These texts repeat long runs, which short random texts rarely do."""
+    rng = random.Random(5)
     for size in (2, 4, 9):
-        text = numbers.choices(range(size), k=20)
+        text = rng.choices(range(size), k=20)
         for _ in range(12):
-            start = numbers.randrange(len(text))
-            text += [*text[start : start + numbers.randrange(1, 15)], numbers.randrange(size)]
+            start = rng.randrange(len(text))
+            text += [
+                *text[start : start + rng.randrange(1, 15)],
+                rng.randrange(size),
+            ]
         max_gram = MaxGram([])
         for end, token in enumerate(text, start=1):
             max_gram.extend([token])
-            start = numbers.randrange(len(text))
-            tail = text[start : start + numbers.randrange(10)]
+            start = rng.randrange(len(text))
+            tail = text[start : start + rng.randrange(10)]
             assert max_gram.propose(tail, 12) == naive_proposal(text[:end], tail, 12, [])
 
 
@@ -77,9 +80,9 @@ def test_memory_is_one_entry_per_token() -> None:
     text = random.Random(6).choices(range(50_000), k=8192)
     tracemalloc.start()
     max_gram = MaxGram(text)
-    taken = tracemalloc.get_traced_memory()[0]
+    allocated = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
-    assert len(max_gram) == len(text) and taken < 500 * len(text)
+    assert len(max_gram) == len(text) and allocated < 500 * len(text)
 
 
 def test_longest_suffix_wins_over_a_later_shorter_one() -> None:

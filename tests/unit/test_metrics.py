@@ -72,14 +72,14 @@ def test_invalid_settings_are_named(name: str, wrong: str) -> None:
 
 def test_session_gauge_covers_left_replicas_and_empty_roles() -> None:
     # Sessions on replicas that have left are counted; a role without replicas has the value 0.
-    leaving, staying = (Replica(name, None, sessions=2) for name in ("a", "b"))
-    verifiers = Replicas([leaving, staying])
-    verifiers.leave(leaving)
-    known = {"verifier": verifiers, "drafter": Replicas()}
-    deployment = SimpleNamespace(replicas=lambda: known)
+    left, staying = (Replica(name, None, sessions=2) for name in ("a", "b"))
+    verifiers = Replicas([left, staying])
+    verifiers.leave(left)
+    by_role = {"verifier": verifiers, "drafter": Replicas()}
+    deployment = SimpleNamespace(replicas=lambda: by_role)
     replicas, sessions = metrics._deployments([deployment, deployment])  # type: ignore[list-item]
-    told = {sample.labels["role"]: sample.value for sample in sessions.samples}
-    assert told == {"verifier": 8, "drafter": 0}
+    reported = {sample.labels["role"]: sample.value for sample in sessions.samples}
+    assert reported == {"verifier": 8, "drafter": 0}
     ready = [one.value for one in replicas.samples if one.labels["state"] == "ready"]
     assert ready == [2, 0]
 
@@ -95,12 +95,12 @@ def test_live_metrics_drop_collected_objects() -> None:
 
     live = Live(count)
     try:
-        one, other = Thing(), Thing()
-        live.watch(one)
-        live.watch(other)
+        forgotten, collected = Thing(), Thing()
+        live.watch(forgotten)
+        live.watch(collected)
         assert value("draftloop_test_things") == 2
-        live.forget(one)
-        del other
+        live.forget(forgotten)
+        del collected
         gc.collect()
         assert value("draftloop_test_things") == 0
     finally:
@@ -186,7 +186,7 @@ def test_round_counts_accepted_tokens_by_position_and_source() -> None:
 
 
 def test_phrase_counters_outlive_their_namespace() -> None:
-    """Prometheus treats a decreasing counter as a restart and would count everything again."""
+    """Prometheus treats a decreasing counter as a reset and would count everything again."""
     store = PhraseStore(PhraseSettings(phrases_url="memory://metrics", phrases_namespaces=1))
     try:
         first = store.namespace("model", "a")

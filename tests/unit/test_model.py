@@ -74,7 +74,7 @@ def write_json(folder: Path, name: str, content: dict[str, Any]) -> None:
     (folder / name).write_text(json.dumps(content))
 
 
-@pytest.mark.parametrize(("generation", "own", "tokens"), [
+@pytest.mark.parametrize(("generation", "eos", "tokens"), [
     ({"eos_token_id": [9, 7]}, None, (9, 7)),
     ({"temperature": 0.6, "do_sample": True}, None, (5,)),  # config.json decides
     ({"eos_token_id": []}, None, (5,)),
@@ -85,15 +85,18 @@ def write_json(folder: Path, name: str, content: dict[str, Any]) -> None:
     ({"eos_token_id": [9, 500, -1]}, None, (9,)),  # the vocabulary has 96 tokens
 ], ids=str)  # fmt: skip
 def test_stop_tokens_combine_generation_config_and_tokenizer(
-    tmp_path: Path, generation: dict[str, Any] | None, own: str | None, tokens: tuple[int, ...]
+    tmp_path: Path,
+    generation: dict[str, Any] | None,
+    eos: str | None,
+    tokens: tuple[int, ...],
 ) -> None:
     # generation_config.json decides, or else config.json; the tokenizer's own end is added.
     saved = save_model(tmp_path, llama_config(eos_token_id=5))
     (saved / "generation_config.json").unlink()
     if generation is not None:
         write_json(saved, "generation_config.json", generation)
-    if own is not None:
-        write_json(saved, "tokenizer_config.json", {"eos_token": own})
+    if eos is not None:
+        write_json(saved, "tokenizer_config.json", {"eos_token": eos})
     assert load_model(saved).stop_token_ids == tokens
 
 
@@ -137,13 +140,13 @@ def test_unloadable_models_are_reported(tmp_path: Path, folder: Path) -> None:
 
 def test_pickled_weights_are_never_loaded(tmp_path: Path) -> None:
     """Unpickling executes whatever the file contains."""
-    ran = tmp_path / "ran"
+    marker = tmp_path / "ran"
     save_model(tmp_path)
     (tmp_path / "model.safetensors").unlink()
-    (tmp_path / "pytorch_model.bin").write_bytes(pickle.dumps(TouchOnUnpickle(str(ran))))
+    (tmp_path / "pytorch_model.bin").write_bytes(pickle.dumps(TouchOnUnpickle(str(marker))))
     with pytest.raises(StartupFailure, match="holds no .safetensors file; pickled weights"):
         load_model(tmp_path)
-    assert not ran.exists()
+    assert not marker.exists()
 
 
 def test_custom_model_code_is_never_run(tmp_path: Path) -> None:
@@ -157,14 +160,14 @@ def test_custom_model_code_is_never_run(tmp_path: Path) -> None:
 
 def test_missing_weights_fail_startup(tmp_path: Path) -> None:
     saved = save_model(tmp_path)
-    deeper = llama_config(num_hidden_layers=3)
-    deeper.architectures = ["LlamaForCausalLM"]
-    deeper.save_pretrained(saved)
+    config = llama_config(num_hidden_layers=3)
+    config.architectures = ["LlamaForCausalLM"]
+    config.save_pretrained(saved)
     with pytest.raises(StartupFailure, match=r"lacks weights: model\.layers\.2"):
         load_model(saved)
 
 
-@pytest.mark.parametrize(("changes", "said"), [
+@pytest.mark.parametrize(("changes", "error"), [
     ({"hidden_size": 64}, r": [a-z_.]+weight is \[96, 32\], which does not fit .* \[96, 64\]"),
     ({"num_attention_heads": 5}, r"cannot be loaded: .*not a multiple of the number of attention"),
     ({"num_hidden_layers": "two"}, r"cannot be loaded: .*expected int, got str"),
@@ -173,10 +176,10 @@ def test_missing_weights_fail_startup(tmp_path: Path) -> None:
     ({"model_type": "brandnew"}, r"cannot be loaded: .*`brandnew` but Transformers does not"),
 ], ids=str)  # fmt: skip
 def test_configuration_errors_are_reported_in_one_line(
-    tmp_path: Path, changes: dict[str, Any], said: str
+    tmp_path: Path, changes: dict[str, Any], error: str
 ) -> None:
     """Whatever exception a library under transformers raises."""
-    with pytest.raises(StartupFailure, match=rf"^model: .*{said}"):
+    with pytest.raises(StartupFailure, match=rf"^model: .*{error}"):
         load_model(with_config_changes(save_model(tmp_path), **changes))
 
 
@@ -190,6 +193,6 @@ def test_stop_token_must_be_a_number(tmp_path: Path) -> None:
 def test_unused_weights_are_logged(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     saved = save_model(tmp_path)
     assert load_model(with_config_changes(saved, num_hidden_layers=1)).parameters > 0
-    told = capfd.readouterr()
-    assert "config.json has no place for" in told.out + told.err
-    assert "model.layers.1" in told.out + told.err
+    captured = capfd.readouterr()
+    assert "config.json has no place for" in captured.out + captured.err
+    assert "model.layers.1" in captured.out + captured.err

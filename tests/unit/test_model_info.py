@@ -47,10 +47,10 @@ def test_protocol_version_mismatch() -> None:
 
 def test_vocabulary_fingerprint_depends_on_ids_not_order(tmp_path: Path) -> None:
     first = vocabulary_fingerprint(write_model_folder(tmp_path))
-    swapped = {**TOKENIZER, "model": {"merges": [], "vocab": {"b": 1, "a": 0}}, "version": "1"}
-    assert vocabulary_fingerprint(write_model_folder(tmp_path, swapped)) == first
-    other = {**TOKENIZER, "model": {"vocab": {"a": 1, "b": 0}, "merges": []}}
-    assert vocabulary_fingerprint(write_model_folder(tmp_path, other)) != first
+    reordered = {**TOKENIZER, "model": {"merges": [], "vocab": {"b": 1, "a": 0}}, "version": "1"}
+    assert vocabulary_fingerprint(write_model_folder(tmp_path, reordered)) == first
+    changed = {**TOKENIZER, "model": {"vocab": {"a": 1, "b": 0}, "merges": []}}
+    assert vocabulary_fingerprint(write_model_folder(tmp_path, changed)) != first
     assert len(first) == 16
 
 
@@ -125,8 +125,8 @@ def test_missing_model_folder_is_reported_with_a_remedy(tmp_path: Path) -> None:
     gguf = "; GGUF is not read: docs/coming_from.md says how it becomes safetensors"
     file = tmp_path / "qwen.gguf"
     file.touch()
-    for given in (file, tmp_path):
-        assert refusal(given) == f"target: {given} {missing}{gguf}"
+    for path in (file, tmp_path):
+        assert refusal(path) == f"target: {path} {missing}{gguf}"
     file.unlink()
     (tmp_path / "adapter_config.json").touch()
     assert "; an adapter is no model by itself: merge it into the one" in refusal(tmp_path)
@@ -159,9 +159,9 @@ def test_missing_or_invalid_files_are_named(tmp_path: Path) -> None:
 
 
 def test_shares_processor_compares_processor_ids() -> None:
-    here = replace(INFO, processor="one")
-    assert here.shares_processor(replace(here, model_name="draft"))
-    assert not here.shares_processor(replace(here, processor="two"))
+    info = replace(INFO, processor="one")
+    assert info.shares_processor(replace(info, model_name="draft"))
+    assert not info.shares_processor(replace(info, processor="two"))
     unknown = replace(INFO, processor="")
     assert not unknown.shares_processor(unknown), "services of an earlier version do not say"
 
@@ -170,11 +170,11 @@ def test_processor_id_is_the_same_in_all_processes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # A processor's id is the same in all processes of a machine, and differs on another machine.
-    said = "from draftloop.processor import processor_id; print(processor_id('cpu'))"
-    other = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True)
-    known = processor.processor_id("cpu")
-    assert other.stdout.strip() == known != processor.processor_id("GPU-1")
-    assert len(known) == 16 and int(known, 16)
+    script = "from draftloop.processor import processor_id; print(processor_id('cpu'))"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    local = processor.processor_id("cpu")
+    assert run.stdout.strip() == local != processor.processor_id("GPU-1")
+    assert len(local) == 16 and int(local, 16)
     monkeypatch.setattr(processor, "BOOT_ID", Path("/nowhere"))
-    elsewhere = processor.processor_id("cpu")
-    assert elsewhere != known and elsewhere == processor.processor_id("cpu")
+    other_boot = processor.processor_id("cpu")
+    assert other_boot != local and other_boot == processor.processor_id("cpu")

@@ -50,15 +50,15 @@ def copied_parameters(model: LlamaForCausalLM) -> dict[str, Tensor]:
 
 
 def test_accelerator_takes_the_same_steps_as_a_cpu_process(tmp_path: Path) -> None:
-    left = []
+    states = []
     for name, machine in (("cpu", team), ("gpu", accelerator)):
         chosen = setting(tmp_path / f"{name}.pt")
-        begun = Checkpoint.begun(build(SMALL, seed=0))
-        left.append(machine.run_phase(chosen, chosen.schedule.phases[0], begun))
-    mine, theirs = (copied_parameters(state.model) for state in left)
-    assert (left[0].tokens, left[0].step) == (left[1].tokens, left[1].step) == (1280, 20)
-    for name, tensor in mine.items():
-        assert torch.allclose(tensor, theirs[name], atol=2e-4), name
+        initial = Checkpoint.begun(build(SMALL, seed=0))
+        states.append(machine.run_phase(chosen, chosen.schedule.phases[0], initial))
+    cpu_parameters, accelerator_parameters = (copied_parameters(state.model) for state in states)
+    assert (states[0].tokens, states[0].step) == (states[1].tokens, states[1].step) == (1280, 20)
+    for name, tensor in cpu_parameters.items():
+        assert torch.allclose(tensor, accelerator_parameters[name], atol=2e-4), name
     assert (tmp_path / "gpu.jsonl").exists()
 
 
@@ -76,20 +76,20 @@ def test_resumed_run_continues_with_the_remaining_windows(tmp_path: Path) -> Non
 
 def test_minutes_limit_a_run_instead_of_tokens(tmp_path: Path) -> None:
     chosen = replace(setting(tmp_path / "run.pt", tokens=64 * 10**9), minutes=0.005)
-    begun = Checkpoint.begun(build(SMALL, seed=0))
-    phase = AcceleratorPhase(chosen, chosen.schedule.phases[0], begun)
+    initial = Checkpoint.begun(build(SMALL, seed=0))
+    phase = AcceleratorPhase(chosen, chosen.schedule.phases[0], initial)
     assert phase.seen() == 0
     phase.run()
-    assert phase.seen() >= chosen.schedule.tokens > begun.tokens >= 20 * 64
-    left = Checkpoint.load(chosen.file)
-    assert left.step == begun.step
+    assert phase.seen() >= chosen.schedule.tokens > initial.tokens >= 20 * 64
+    saved = Checkpoint.load(chosen.file)
+    assert saved.step == initial.step
     # the clock goes on where it stopped: the same command again finds the run finished
     again = replace(chosen, device="cuda")
-    assert train.run(again, left).step == begun.step
+    assert train.run(again, saved).step == initial.step
 
 
 def test_resumed_run_has_its_untrained_minutes_left(tmp_path: Path) -> None:
-    """The time of compiling used to count: such a run ended at once, untrained."""
+    """Compilation used to count: a resumed run ended at once, without training."""
     chosen = replace(setting(tmp_path / "run.pt", tokens=64 * 10**9), minutes=10.0, device="cuda")
     stopped = Checkpoint.begun(build(SMALL, seed=0))
     stopped.seconds, stopped.compiling = 700.0, 300.0

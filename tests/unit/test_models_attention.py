@@ -19,18 +19,18 @@ from models.train import next_token_loss  # noqa: E402
 def test_values_and_gradients_match_torch(length: int) -> None:
     torch.manual_seed(0)
     parts = [torch.randn(2, 3, length, 16, dtype=torch.float32) for _ in range(3)]
-    wanted = torch.randn(2, 3, length, 16)
+    gradient = torch.randn(2, 3, length, 16)
     results = []
     for attend in (
         BlockedCausal.apply,
         lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, is_causal=True),
     ):
-        mine = [part.clone().requires_grad_() for part in parts]
-        attended = attend(*mine)
-        attended.backward(wanted)
-        results.append([attended, *(part.grad for part in mine)])
-    for got, expected in zip(*results, strict=True):
-        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+        inputs = [part.clone().requires_grad_() for part in parts]
+        attended = attend(*inputs)
+        attended.backward(gradient)
+        results.append([attended, *(part.grad for part in inputs)])
+    for actual, expected in zip(*results, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_large_scores_are_not_rounded() -> None:
@@ -61,8 +61,8 @@ def test_records_of_repeated_tokens_can_mostly_be_copied() -> None:
     drawn = record(1024, np.random.default_rng(3)).tolist()
     assert len(drawn) == 1024 and drawn[0] == END_OF_TEXT_ID
     runs = [tuple(drawn[n : n + 8]) for n in range(len(drawn) - 8)]
-    known = sum(run in set(runs[:n]) for n, run in enumerate(runs))
-    assert known > 0.4 * len(runs)
+    copyable = sum(run in set(runs[:n]) for n, run in enumerate(runs))
+    assert copyable > 0.4 * len(runs)
     assert not any(run in set(runs[:n]) for n, run in enumerate(runs[:90]))
 
 

@@ -45,12 +45,12 @@ def test_self_distillation_has_no_divergence() -> None:
 
 def test_rejection_rate_is_one_minus_the_overlap() -> None:
     # The rate of rejection is the total variation distance of the two distributions.
-    wanted = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]]).log()
+    target = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]]).log()
     drafted = torch.tensor([[0.5, 0.1, 0.4], [0.8, 0.1, 0.1]]).log()
-    assert tempered_rejection(wanted, drafted, 1.0).item() == pytest.approx((0.2 + 0.7) / 2)
-    mixed = Distillation(build(SMALL, seed=0), overlap_share=0.25).divergence(wanted, drafted, 1.0)
-    apart = tempered_divergence(wanted, drafted, 1.0)
-    assert mixed.item() == pytest.approx(0.75 * apart.item() + 0.25 * 0.45)
+    assert tempered_rejection(target, drafted, 1.0).item() == pytest.approx((0.2 + 0.7) / 2)
+    mixed = Distillation(build(SMALL, seed=0), overlap_share=0.25).divergence(target, drafted, 1.0)
+    divergence = tempered_divergence(target, drafted, 1.0)
+    assert mixed.item() == pytest.approx(0.75 * divergence.item() + 0.25 * 0.45)
 
 
 def windows_of(*counts: int) -> list[Windows]:
@@ -65,18 +65,18 @@ def test_each_text_of_a_mixture_has_its_share_of_each_round() -> None:
     texts = windows_of(1, 2, 1)
     mixture = Mixture(list(zip(texts, (0.25, 0.65, 0.1), strict=True)), seed=1)
     for first in (0, 3 * ROUND):
-        seen = mixture.batch(first, ROUND, 16)[:, 0]
-        assert [(seen == number).sum() for number in range(3)] == [50, 130, 20]
-    assert (seen[: ROUND // 2] == 1).sum() > 40  # from all parts of it
+        text_numbers = mixture.batch(first, ROUND, 16)[:, 0]
+        assert [(text_numbers == number).sum() for number in range(3)] == [50, 130, 20]
+    assert (text_numbers[: ROUND // 2] == 1).sum() > 40  # from all parts of it
 
 
 def test_mixture_keeps_the_window_order_of_each_text() -> None:
-    counted = Windows((np.arange(GROUP + 1) % 30_000).astype(np.int16), seed=1)
-    other = windows_of(1)[0]
-    mixture = Mixture([(counted, 0.5), (other, 0.5)], seed=2)
+    numbered = Windows((np.arange(GROUP + 1) % 30_000).astype(np.int16), seed=1)
+    constant = windows_of(1)[0]
+    mixture = Mixture([(numbered, 0.5), (constant, 0.5)], seed=2)
     rows = mixture.batch(0, 600, BLOCK)  # more than the 256 of two passes
     shown = rows[rows[:, 1] != 0]
-    assert torch.equal(shown, counted.batch(0, len(shown), BLOCK)) and len(shown) == 300
+    assert torch.equal(shown, numbered.batch(0, len(shown), BLOCK)) and len(shown) == 300
     assert torch.equal(rows[77:80], mixture.batch(77, 3, BLOCK))
 
 
@@ -95,8 +95,8 @@ def test_training_text_gets_the_remaining_share(
         np.save(file, np.full(GROUP + 1, number, dtype=np.int16))
         monkeypatch.setattr(f"models.streams.{name}_TOKENS", file)
     options = argparse.Namespace(sampled_share=0.0, revised_share=0.3, repeated_share=0.1, seed=5)
-    seen = training_text(options).batch(0, ROUND, 16)[:, 0]
-    assert [(seen == number).sum() for number in (1, 2, 3)] == [120, 60, 20]
+    text_numbers = training_text(options).batch(0, ROUND, 16)[:, 0]
+    assert [(text_numbers == number).sum() for number in (1, 2, 3)] == [120, 60, 20]
     options.repeated_share = 0.7
     assert set(training_text(options).batch(0, ROUND, 16)[:, 0].tolist()) == {2, 3}
     options.repeated_share = 0.8
@@ -106,7 +106,7 @@ def test_training_text_gets_the_remaining_share(
     assert isinstance(training_text(options), Windows)
 
 
-def distillation_run(folder: Path, **said: Any) -> tuple[Setting, argparse.Namespace]:
+def distillation_run(folder: Path, **changes: Any) -> tuple[Setting, argparse.Namespace]:
     """The setting of a new run of `models.distill`, and its options."""
     setting = Setting(
         file=folder / "own.pt",
@@ -116,7 +116,7 @@ def distillation_run(folder: Path, **said: Any) -> tuple[Setting, argparse.Names
         objective=next_token_loss,
         workers=1,
     )
-    options = {"model": "drafter", "start_from": None, "seed": 0, **said}
+    options = {"model": "drafter", "start_from": None, "seed": 0, **changes}
     return setting, argparse.Namespace(**options)
 
 
@@ -126,10 +126,10 @@ def test_distillation_starts_only_from_the_named_run(
     """A mistyped name used to start training from scratch."""
     monkeypatch.setattr("models.layout.CACHE_DIR", tmp_path)
     teacher = build(SMALL, seed=1)
-    begun = first_state(*distillation_run(tmp_path), teacher)
-    begun.save(tmp_path / "first.pt")
+    first_run = first_state(*distillation_run(tmp_path), teacher)
+    first_run.save(tmp_path / "first.pt")
     again = first_state(*distillation_run(tmp_path, start_from="first", seed=1), teacher)
-    for name, tensor in begun.model.state_dict().items():
+    for name, tensor in first_run.model.state_dict().items():
         assert torch.equal(again.model.state_dict()[name], tensor)
     with pytest.raises(FileNotFoundError, match="frist"):
         first_state(*distillation_run(tmp_path, start_from="frist"), teacher)
@@ -144,7 +144,7 @@ def test_distillation_refuses_the_state_of_another_model(
     small = first_state(setting, options, teacher)
     for name in ("other", "own"):  # to start from, and to continue
         small.save(tmp_path / f"{name}.pt")
-        asked = distillation_run(tmp_path, model="drafter-large", start_from="other")
+        run = distillation_run(tmp_path, model="drafter-large", start_from="other")
         with pytest.raises(ValueError, match=f"run '{name}' has a hidden size of 128"):
-            first_state(*asked, teacher)
+            first_state(*run, teacher)
     assert len(set(RUNS_BY_MODEL.values())) == len(DRAFTERS) == len(RUNS_BY_MODEL)

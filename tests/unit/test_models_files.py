@@ -60,11 +60,11 @@ def test_failed_checkpoint_write_keeps_the_previous_one(
     state.save(file)
     state.tokens = 99
 
-    def full(what: object, stream: BinaryIO) -> None:
+    def disk_full(state: object, stream: BinaryIO) -> None:
         stream.write(b"half")
         raise RuntimeError("unexpected pos 8320 vs 8214")
 
-    monkeypatch.setattr(torch, "save", full)
+    monkeypatch.setattr(torch, "save", disk_full)
     with pytest.raises(OSError, match=r"run\.pt cannot be written, so it stays as it was: unexp"):
         state.save(file)
     assert list(tmp_path.iterdir()) == [file] and Checkpoint.load(file).tokens == 0
@@ -148,8 +148,8 @@ def test_evaluation_uses_the_pairs_tokenizer_and_keeps_the_record(
         for flags in (["--windows", "1"], []):
             monkeypatch.setattr(sys, "argv", ["evaluate", *flags])
             evaluate.main()
-            said = json.loads(capsys.readouterr().out)
-            assert said["held_out_text"]["tokens"] == 1024 * (1 if flags else 4), said
-            assert json.loads(record.read_text()) == ({} if flags else {"drafter": said})
+            results = json.loads(capsys.readouterr().out)
+            assert results["held_out_text"]["tokens"] == 1024 * (1 if flags else 4), results
+            assert json.loads(record.read_text()) == ({} if flags else {"drafter": results})
     finally:
         torch.set_grad_enabled(True)

@@ -50,27 +50,27 @@ def test_record_repeats_its_passage_and_fills_its_length(
     monkeypatch.setattr(revise, "BEGUN_BEFORE", 0.0)
     monkeypatch.setattr(revise, "LENGTHENED", 0.0)
     lines = "".join(f"def function_{n}(value):\n    return value + {n}\n" for n in range(400))
-    made = new_source(lines)
-    written = made.record(made.texts[0], 512, np.random.default_rng(0))
-    assert written is not None and len(written) == 512 and written[0] == END_OF_TEXT_ID
-    first, *again = made.tokenizer.decode(written.tolist()).split("\n\n# ")
+    source = new_source(lines)
+    record = source.record(source.texts[0], 512, np.random.default_rng(0))
+    assert record is not None and len(record) == 512 and record[0] == END_OF_TEXT_ID
+    first, *again = source.tokenizer.decode(record.tolist()).split("\n\n# ")
     numbers = re.findall(r"\+ (\d+)", first)
     assert len(numbers) >= 2 and again
     for version in again[:-1]:  # the last one is truncated
         assert re.findall(r"\+ (\d+)", version) == numbers
-    assert made.record([5] * 600, 512, np.random.default_rng(0)) is None
+    assert source.record([5] * 600, 512, np.random.default_rng(0)) is None
 
 
 def test_some_records_begin_early_and_some_versions_digress() -> None:
     lines = "".join(f"def function_{n}(value):\n    return value + {n}\n" for n in range(4000))
-    made, draw = new_source(lines), np.random.default_rng(1)
-    records = [made.record(made.texts[0], 1024, draw) for _ in range(60)]
+    source, draw = new_source(lines), np.random.default_rng(1)
+    records = [source.record(source.texts[0], 1024, draw) for _ in range(60)]
     written = [record for record in records if record is not None]
-    begun = sum(record[0] == END_OF_TEXT_ID for record in written)
-    assert 10 < begun < len(written) - 10
-    texts = [made.tokenizer.decode(record.tolist()) for record in written]
+    at_start = sum(record[0] == END_OF_TEXT_ID for record in written)
+    assert 10 < at_start < len(written) - 10
+    texts = [source.tokenizer.decode(record.tolist()) for record in written]
     assert sum("# of something else" in text for text in texts) > 20
     assert sum("pass\n" in text for text in texts) > 10
     passage = "".join(f"line {n}\n" for n in range(400))
-    longer = [line for line in made.version(passage, draw).splitlines() if line.startswith("line")]
-    assert longer == sorted(longer, key=lambda line: int(line.split()[1]))
+    kept = [line for line in source.version(passage, draw).splitlines() if line.startswith("line")]
+    assert kept == sorted(kept, key=lambda line: int(line.split()[1]))

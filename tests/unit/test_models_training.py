@@ -76,7 +76,7 @@ def test_constant_rate_does_not_depend_on_the_token_budget() -> None:
 
 def test_phases_run_in_sequence() -> None:
     plan = new_schedule()
-    assert [plan.phase(seen) for seen in (0, 499)] == [plan.phases[0]] * 2
+    assert [plan.phase(tokens) for tokens in (0, 499)] == [plan.phases[0]] * 2
     assert plan.phase(500) is plan.phases[1]
     assert plan.phase(1000) is None
     assert plan.phases[0].step_tokens == 20 and plan.phases[0].micros == 2
@@ -125,9 +125,9 @@ def test_orthogonalising_keeps_the_singular_vectors() -> None:
     torch.manual_seed(0)
     left, _ = torch.linalg.qr(torch.randn(24, 24))
     right, _ = torch.linalg.qr(torch.randn(24, 24))
-    turned = orthogonalise(left @ torch.diag(torch.linspace(0.5, 1.5, 24)) @ right)
-    off = left.T @ turned @ right.T
-    assert (off - torch.diag(off.diagonal())).abs().max() < 1e-4
+    result = orthogonalise(left @ torch.diag(torch.linspace(0.5, 1.5, 24)) @ right)
+    diagonal = left.T @ result @ right.T
+    assert (diagonal - torch.diag(diagonal.diagonal())).abs().max() < 1e-4
 
 
 def test_updates_reduce_the_loss() -> None:
@@ -263,9 +263,9 @@ def test_sampled_text_matches_decoding_row_by_row() -> None:
             rows, attention_mask=torch.ones_like(rows), max_new_tokens=WRITTEN, do_sample=False
         )
     assert written.shape == (2, 4 + WRITTEN) and model.cache.free_slots == 2
-    for row, other in zip(written.tolist(), expected.tolist(), strict=True):
+    for row, expected_row in zip(written.tolist(), expected.tolist(), strict=True):
         stop = row.index(END_OF_TEXT_ID) if END_OF_TEXT_ID in row else len(row)
-        assert row[:stop] == other[:stop]
+        assert row[:stop] == expected_row[:stop]
         assert set(row[stop:]) <= {END_OF_TEXT_ID}
 
 
@@ -275,25 +275,28 @@ def test_thinned_model_has_only_the_kept_layers() -> None:
     for parameter in whole.parameters():
         torch.nn.init.normal_(parameter, std=0.1)
     tokens = torch.arange(12)[None]
-    left = thinned(whole, (0, 2))
+    thin = thinned(whole, (0, 2))
     for layer, number in enumerate((0, 2)):
-        kept, of = left.model.layers[layer].state_dict(), whole.model.layers[number].state_dict()
-        assert all(torch.equal(kept[name], of[name]) for name in of)
+        kept, original = (
+            thin.model.layers[layer].state_dict(),
+            whole.model.layers[number].state_dict(),
+        )
+        assert all(torch.equal(kept[name], original[name]) for name in original)
     for number in (1, 3):
         silence(whole.model.layers[number])
-    assert torch.allclose(left(tokens).logits, whole(tokens).logits, atol=1e-5)
+    assert torch.allclose(thin(tokens).logits, whole(tokens).logits, atol=1e-5)
 
 
 def test_bundled_models_have_the_shapes_of_the_training_scripts() -> None:
     for name, configured in CONFIGURATIONS.items():
-        said, shipped = configured(), state_of_run(BUNDLED, bundled_model(name)).model.config
+        expected, shipped = configured(), state_of_run(BUNDLED, bundled_model(name)).model.config
         for size in ("hidden_size", "num_hidden_layers", "intermediate_size", "vocab_size"):
-            assert getattr(shipped, size) == getattr(said, size), (name, size)
+            assert getattr(shipped, size) == getattr(expected, size), (name, size)
     assert CONFIGURATIONS["drafter-large"]().num_hidden_layers == len(LARGE_DRAFTER_LAYERS)
 
 
 def test_run_from_shipped_weights_starts_its_own_counts() -> None:
-    left = state_of_run(BUNDLED, DRAFTER_DIR)
-    assert (left.tokens, left.step) == (0, 0)
-    assert left.model.dtype == torch.float32
-    assert left.momenta.keys() == dict(left.model.named_parameters()).keys()
+    state = state_of_run(BUNDLED, DRAFTER_DIR)
+    assert (state.tokens, state.step) == (0, 0)
+    assert state.model.dtype == torch.float32
+    assert state.momenta.keys() == dict(state.model.named_parameters()).keys()

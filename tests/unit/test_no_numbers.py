@@ -43,7 +43,7 @@ def corrupt_embedding(weights: dict[str, Tensor], value: float) -> None:
 
 
 def set_infinite_logit(weights: dict[str, Tensor]) -> None:
-    """Makes a letter infinitely likely after the token, which has a dimension of its own."""
+    """Makes a letter's logit infinite after the token, by a dimension that only the token uses."""
     for name, weight in weights.items():
         if name.endswith(("o_proj.weight", "down_proj.weight")):
             weight[0] = 0
@@ -87,15 +87,15 @@ class DrivenSession:
         self, model: LanguageModel, engine: Engine, sampling: SamplingParameters, alone: bool
     ) -> None:
         self._engine = engine
-        self._asked = partial(
+        self._new_request = partial(
             SessionRequest, session_id="test", sampling=sampling, successors=SUCCESSORS
         )
-        self._opened = partial(VerifierSession, model, is_alone=lambda: alone)
+        self._new_session = partial(VerifierSession, model, is_alone=lambda: alone)
         self._model = model
 
     def begins(self, prompt: list[int]) -> None:
-        asked = self._asked(token_ids=tuple(prompt), prompt_length=len(prompt))
-        self._session = self._opened(self._model.acquire(), asked)
+        request = self._new_request(token_ids=tuple(prompt), prompt_length=len(prompt))
+        self._session = self._new_session(self._model.acquire(), request)
 
     def goes_on(self, draft: DraftTree) -> Verdict:
         return self._engine.submit(verify(self._session, draft, chunk_tokens=512)).result()
@@ -115,31 +115,33 @@ def test_drafted_bad_token_changes_no_other_token(
 ) -> None:
     text = DrivenSession(model, engine, SAMPLINGS[law], alone)
     text.begins(PROMPT)
-    said = [text.goes_on(EMPTY_TREE).root_prediction for _ in range(8)]
+    plain = [text.goes_on(EMPTY_TREE).root_prediction for _ in range(8)]
     text.ends()
-    assert BAD not in said and any(said)
+    assert BAD not in plain and any(plain)
     text.begins(PROMPT)
     emitted = list(text.goes_on(EMPTY_TREE).emitted_token_ids)
     while len(emitted) < 6:
-        right = said[len(emitted)]
-        draft = DraftTree((right, BAD, 7), (-1, -1, 1), (0.5,) * 3, (TokenSource.PHRASE,) * 3)
+        correct = plain[len(emitted)]
+        draft = DraftTree((correct, BAD, 7), (-1, -1, 1), (0.5,) * 3, (TokenSource.PHRASE,) * 3)
         verdict = text.goes_on(draft)
         assert verdict.judges(draft) and len(verdict.successor_ids) == 4 * SUCCESSORS
         emitted += verdict.emitted_token_ids
     text.ends()
-    assert emitted == said[: len(emitted)]
+    assert emitted == plain[: len(emitted)]
 
 
 @pytest.mark.parametrize("law", SAMPLINGS)
 def test_logits_without_finite_values_are_an_error(
     model: LanguageModel, engine: Engine, law: str, alone: bool
 ) -> None:
-    """The token would be the vocabulary's first each time, or depend on the temperature."""
+    """Otherwise the choice would always be token 0, or would depend on the temperature."""
     text = DrivenSession(model, engine, SAMPLINGS[law], alone)
     text.begins([*PROMPT, BAD])
-    place = len(PROMPT) + 1
+    position = len(PROMPT) + 1
     for draft in (EMPTY_TREE, DraftTree((0,), (-1,), (0.5,), (TokenSource.PHRASE,))):
-        with pytest.raises(DraftloopError, match=rf"position {place} is no finite .* float32; its"):
+        with pytest.raises(
+            DraftloopError, match=rf"position {position} is no finite .* float32; its"
+        ):
             text.goes_on(draft)
     text.ends()
 
@@ -150,11 +152,11 @@ def test_draft_model_with_non_finite_logits_keeps_drafting(
     model: LanguageModel, engine: Engine, law: str, name: str, alone: bool
 ) -> None:
     """Such a draft model drafts anything or nothing, but neither hangs nor fails."""
-    asked = drafter.SessionRequest(
+    request = drafter.SessionRequest(
         session_id="test", token_ids=(*PROMPT, BAD), prompt_length=len(PROMPT) + 1,
         sampling=SAMPLINGS[law], strategy=name,
     )  # fmt: skip
-    session = drafter.DrafterSession(model, model.acquire(), asked, 64, is_alone=lambda: alone)
+    session = drafter.DrafterSession(model, model.acquire(), request, 64, is_alone=lambda: alone)
     strategy, budget = STRATEGIES[name](session), DraftBudget(max_nodes=6, max_depth=4)
     for _ in range(3):
         tree = engine.submit(strategy.propose(budget)).result()

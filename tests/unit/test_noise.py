@@ -33,27 +33,27 @@ def new_noise(seed: int, size: int = 64) -> GumbelNoise:
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, MAX_SEED), st.lists(st.integers(0, 10**6), min_size=1, max_size=5))
 def test_batched_positions_match_single_ones(seed: int, positions: list[int]) -> None:
-    together = new_noise(seed).at(positions)
+    batched = new_noise(seed).at(positions)
     alone = torch.cat([new_noise(seed).at([position]) for position in positions])
-    assert torch.equal(together, alone)
-    assert together.dtype == torch.float32
+    assert torch.equal(batched, alone)
+    assert batched.dtype == torch.float32
 
 
 def test_known_values_do_not_change() -> None:
     """Drafter, verifier and replays by older releases rely on these bits of the hash."""
     assert mix64(0) == 0xE220A8397B1DCDAF  # splitmix64's first output for state 0
-    first, other = new_noise(7).at([3])[0], new_noise(MAX_SEED).at([1000])[0]
+    first, second = new_noise(7).at([3])[0], new_noise(MAX_SEED).at([1000])[0]
     assert first[[0, 1, 63]].tolist() == pytest.approx([0.3667231, 1.4863502, 2.3552246])
-    assert other[[0, 1, 63]].tolist() == pytest.approx([3.3644111, 0.08395503, 1.1346349])
+    assert second[[0, 1, 63]].tolist() == pytest.approx([3.3644111, 0.08395503, 1.1346349])
 
 
 def test_seeds_and_positions_draw_independently() -> None:
     drawn = [
         new_noise(seed, 4096).at([position])[0] for seed in (0, 1, MAX_SEED) for position in (0, 1)
     ]
-    for one, other in itertools.combinations(drawn, 2):
-        assert abs(np.corrcoef(one.exp().neg().numpy(), other.numpy())[0, 1]) < 0.08
-        assert abs(np.corrcoef(one.numpy(), other.numpy())[0, 1]) < 0.08
+    for first, second in itertools.combinations(drawn, 2):
+        assert abs(np.corrcoef(first.exp().neg().numpy(), second.numpy())[0, 1]) < 0.08
+        assert abs(np.corrcoef(first.numpy(), second.numpy())[0, 1]) < 0.08
 
 
 def test_noise_is_gumbel_over_tokens_and_positions() -> None:
@@ -79,20 +79,20 @@ def test_large_vocabularies_have_finite_distinct_noise() -> None:
 @pytest.mark.skipif(UNIT is None, reason="no kernel for this CPU")
 @pytest.mark.parametrize("size", [1, 7, 8, 513, 4096, 128_256])
 def test_compiled_noise_matches_numpy(size: int) -> None:
-    """Services on different machines choose with the same noise."""
+    """Services on different machines must draw the same noise."""
     keys = np.array([mix64(place) for place in (0, 1, MAX_SEED)], np.uint64)
-    by_numpy = _gumbel_on_cpu(_hash_on_cpu(size, keys))
+    expected = _gumbel_on_cpu(_hash_on_cpu(size, keys))
     compiled = cpu_noise.draw(size, keys).numpy()
-    assert (compiled != by_numpy).sum() <= 1
-    np.testing.assert_allclose(compiled, by_numpy, rtol=3e-7)
+    assert (compiled != expected).sum() <= 1
+    np.testing.assert_allclose(compiled, expected, rtol=3e-7)
 
 
 def test_cached_positions_are_bounded_but_not_dropped_while_in_use() -> None:
     """Guards against dropping a position that the same call requests."""
     source = new_noise(1, 8)
     for start in range(0, 600, 7):
-        asked = [0, *range(start, start + 9)]
-        assert torch.equal(source.at(asked), new_noise(1, 8).at(asked))
+        positions = [0, *range(start, start + 9)]
+        assert torch.equal(source.at(positions), new_noise(1, 8).at(positions))
         assert len(source._kept) <= KEPT_POSITIONS
     large = new_noise(1, KEPT_VALUES // 4)
     for position in range(6):

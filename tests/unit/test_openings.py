@@ -12,8 +12,8 @@ def test_prompts_too_long_for_a_drafter_do_not_use_up_tries() -> None:
     # All requests share the tries; a text without room at any drafter must not spend them.
     gains = Gains()
     long = model_choice(DEAR_NS, left=400, gains=gains)
-    known: Any = long.drafter
-    known.has_room = False
+    drafter: Any = long.drafter
+    drafter.has_room = False
     assert not any(long.should_ask(PROMPT) for _ in range(10 * MIN_ROUNDS_UNOPENED))
     short = model_choice(DEAR_NS, left=400, gains=gains)
     for _ in range(MIN_ROUNDS_UNOPENED + 1):

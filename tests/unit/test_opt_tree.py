@@ -76,8 +76,8 @@ def test_tree_is_optimal_among_trees_of_its_size(
         ScriptedModel(table.logits, vocabulary), nodes=nodes, delta=0, depth=depth
     )
     tree = propose(strategy)
-    found = sum(tree.path_probabilities())
-    assert found == pytest.approx(best_by_brute_force(path_laws(table, depth), nodes), abs=1e-5)
+    value = sum(tree.path_probabilities())
+    assert value == pytest.approx(best_by_brute_force(path_laws(table, depth), nodes), abs=1e-5)
 
 
 def uniform_logits(prefix: Sequence[int]) -> Tensor:
@@ -137,7 +137,7 @@ def certain_first_token_logits(prefix: Sequence[int]) -> Tensor:
     ("delta", "forwards", "end"), [(0.3, 2, DraftEnd.DRAFT_COST), (0.2, 3, DraftEnd.NODES)]
 )
 def test_gains_of_earlier_layers_do_not_count(delta: float, forwards: int, end: DraftEnd) -> None:
-    """With two nodes, the first layer brings in 1, the second another 1/4, the third nothing."""
+    """With two nodes, the first layer gains 1, the second another 1/4, the third nothing."""
     model = ScriptedModel(certain_first_token_logits, 4)
     strategy, _ = new_strategy(model, nodes=2, delta=delta, depth=6)
     propose(strategy)
@@ -208,9 +208,9 @@ def test_sibling_estimates_sum_to_at_most_one_for_any_calibration(
     strategy, session = new_strategy(
         ScriptedModel(table.logits, vocabulary), sampling, nodes=nodes, delta=0, depth=depth
     )
-    known = session.experience.calibration
-    for cell, rate in zip(range(len(known.hits)), itertools.cycle(hit_rates), strict=False):
-        known.trials[cell], known.hits[cell] = 100.0, 100.0 * rate
+    calibration = session.experience.calibration
+    for cell, rate in zip(range(len(calibration.hits)), itertools.cycle(hit_rates), strict=False):
+        calibration.trials[cell], calibration.hits[cell] = 100.0, 100.0 * rate
     tree = propose(strategy)
     assert len(tree) >= 1
     assert sum_of_siblings(tree) <= 1 + 1e-9
@@ -221,9 +221,9 @@ def test_best_child_keeps_its_estimate_and_other_children_share_the_rest() -> No
     strategy, session = new_strategy(
         ScriptedModel(lambda _: law.log(), 4), nodes=4, delta=0, depth=1
     )
-    known = session.experience.calibration
-    for cell in range(len(known.hits)):  # every guess was right in half of all cases
-        known.trials[cell], known.hits[cell] = 1e9, 0.5e9
+    calibration = session.experience.calibration
+    for cell in range(len(calibration.hits)):  # every guess was right in half of all cases
+        calibration.trials[cell], calibration.hits[cell] = 1e9, 0.5e9
     tree = propose(strategy)
     estimates = dict(zip(tree.token_ids, tree.estimates, strict=True))
     assert estimates == pytest.approx({0: 1 / 2, 1: 1 / 6, 2: 1 / 6, 3: 1 / 6}, rel=1e-3)
@@ -236,17 +236,17 @@ def test_keys_and_values_of_accepted_nodes_are_kept(temperature: float) -> None:
     sampling = SamplingParameters(temperature=temperature, seed=3)
     strategy, session = new_strategy(model, sampling, nodes=12, delta=0, depth=4)
     tree = propose(strategy)
-    by_path = tree.children()
-    first = by_path[ROOT, tree.token_ids[0]]
+    children = tree.children()
+    first = children[ROOT, tree.token_ids[0]]
     second = next(node for node, parent in enumerate(tree.parents) if parent == first)
     session.commit([tree.token_ids[first], tree.token_ids[second], 3], len(PROMPT) + 3)
     model.rows_of_forwards.clear()
     again = propose(strategy)
     assert model.rows_of_forwards[0] == 1  # only the bonus token
-    fresh, other = new_strategy(
+    fresh, uncached = new_strategy(
         ScriptedModel(model.logits, 4), sampling, nodes=12, delta=0, depth=4
     )
-    other.commit([tree.token_ids[first], tree.token_ids[second], 3], len(PROMPT) + 3)
+    uncached.commit([tree.token_ids[first], tree.token_ids[second], 3], len(PROMPT) + 3)
     assert propose(fresh).token_ids == again.token_ids
 
 
@@ -255,9 +255,9 @@ def test_deep_tree_fits_a_small_cache() -> None:
     model = ScriptedModel(TableModel(seed=7, spread=2.5).logits, 4, max_draft_nodes=8)
     strategy, _ = new_strategy(model, delta=0, depth=10)
     tree = propose(strategy, nodes=8)
-    wide = ScriptedModel(model.logits, 4)
-    other, _ = new_strategy(wide, nodes=8, delta=0, depth=10)
-    assert tree == propose(other)
+    wide_model = ScriptedModel(model.logits, 4)
+    wide_strategy, _ = new_strategy(wide_model, nodes=8, delta=0, depth=10)
+    assert tree == propose(wide_strategy)
 
 
 def test_draft_ends_at_stop_tokens_and_the_context_limit() -> None:
@@ -277,5 +277,5 @@ def test_shared_noise_ranks_the_targets_token_first() -> None:
         tree = propose(strategy)
         verdict = table.verify(session.sampler, session.committed, tree)
         assert verdict.accepted_nodes == (0,)
-        new = list(verdict.emitted_token_ids)
-        session.commit(new, len(session.committed) + len(new))
+        emitted = list(verdict.emitted_token_ids)
+        session.commit(emitted, len(session.committed) + len(emitted))

@@ -55,7 +55,7 @@ def test_additional_node_never_saves_time() -> None:
 
 
 def test_step_of_the_curve_is_shared_by_the_nodes_on_it() -> None:
-    """Otherwise drafts would end before it: the next node is expensive, later ones are not."""
+    """Otherwise drafts would end before the step: only the first node beyond it is expensive."""
     cost = VerifyCost(
         (CostPoint(1, 1000), CostPoint(2, 1010), CostPoint(4, 1030), CostPoint(5, 1220),
          CostPoint(12, 1220), CostPoint(13, 2000), CostPoint(16, 2000))
@@ -63,19 +63,19 @@ def test_step_of_the_curve_is_shared_by_the_nodes_on_it() -> None:
     assert cost.node_nanoseconds(1, 15) == pytest.approx(10)
     assert cost.node_nanoseconds(3, 3) == pytest.approx(10)  # no draft reaches the step
     assert cost.node_nanoseconds(3, 15) == pytest.approx(10)
-    dear_first = VerifyCost((CostPoint(1, 1000), CostPoint(2, 1330), CostPoint(12, 1330)))
-    assert dear_first.node_nanoseconds(0, 1) == pytest.approx(165)  # the next two together
-    assert dear_first.node_nanoseconds(0, 11) == pytest.approx(30)
-    assert dear_first.node_nanoseconds(1, 11) == 0
+    steep_first = VerifyCost((CostPoint(1, 1000), CostPoint(2, 1330), CostPoint(12, 1330)))
+    assert steep_first.node_nanoseconds(0, 1) == pytest.approx(165)  # the next two together
+    assert steep_first.node_nanoseconds(0, 11) == pytest.approx(30)
+    assert steep_first.node_nanoseconds(1, 11) == 0
 
 
 def test_next_request_starts_with_the_known_verify_overhead() -> None:
-    everybodys = VerifyOverhead()
-    known = VerifyCost(SLOPING, shared_overhead=everybodys)
-    assert known.nanoseconds(0) == 1000
-    for took in (2000, 900_000, 2000):  # the machine stalled once
-        known.observe(0, took)
-    assert VerifyCost(SLOPING, shared_overhead=everybodys).nanoseconds(31) == 3000
+    shared_overhead = VerifyOverhead()
+    cost = VerifyCost(SLOPING, shared_overhead=shared_overhead)
+    assert cost.nanoseconds(0) == 1000
+    for duration_ns in (2000, 900_000, 2000):  # the machine stalled once
+        cost.observe(0, duration_ns)
+    assert VerifyCost(SLOPING, shared_overhead=shared_overhead).nanoseconds(31) == 3000
 
 
 def test_request_starts_at_the_shared_pace_and_finds_its_own() -> None:
@@ -100,50 +100,50 @@ def shared_timings(sessions: int, rows: int, waiting: int = 0) -> ServiceTimings
 def test_shared_verification_cost_starts_at_other_sessions_rows() -> None:
     # In a shared forward, nodes are priced by the curve beyond the rows of other sessions.
     curve = (CostPoint(1, 1000), CostPoint(16, 1000), CostPoint(32, 3000))
-    alone, among = VerifyCost(curve), VerifyCost(curve)
-    assert among.times(4) == [1000.0] * 5
+    alone, shared = VerifyCost(curve), VerifyCost(curve)
+    assert shared.times(4) == [1000.0] * 5
     for _ in range(20):
-        among.observe(2, 1250, shared_timings(sessions=8, rows=18))
-    assert among.load.sessions == 8 and among.load.other_rows == 15
+        shared.observe(2, 1250, shared_timings(sessions=8, rows=18))
+    assert shared.load.sessions == 8 and shared.load.other_rows == 15
     assert (
-        among.node_nanoseconds(0, 16) == pytest.approx(125) and alone.node_nanoseconds(0, 31) == 0
+        shared.node_nanoseconds(0, 16) == pytest.approx(125) and alone.node_nanoseconds(0, 31) == 0
     )
-    assert among.times(1)[1] - among.times(1)[0] == pytest.approx(125)
+    assert shared.times(1)[1] - shared.times(1)[0] == pytest.approx(125)
     for _ in range(20):
-        among.observe(2, 1000, shared_timings(sessions=1, rows=3))
-    assert among.times(4) == alone.times(4) and not among.load.is_shared
+        shared.observe(2, 1000, shared_timings(sessions=1, rows=3))
+    assert shared.times(4) == alone.times(4) and not shared.load.is_shared
 
 
 def test_node_price_counts_all_waiting_sessions() -> None:
     # A node delays all sessions that wait for the forward, so its price counts all their tokens.
-    alone, among = controller(SLOPING), controller(SLOPING)
+    alone, shared = controller(SLOPING), controller(SLOPING)
     for _ in range(20):
-        among.verify_cost.load.observe(3, shared_timings(sessions=5, rows=3, waiting=2))
-    for plan in (alone, among):
+        shared.verify_cost.load.observe(3, shared_timings(sessions=5, rows=3, waiting=2))
+    for plan in (alone, shared):
         for _ in range(20):
             plan.observe(nodes=2, emitted=2, round_ns=1000)
-    assert among.prices.node_price == pytest.approx(7 * alone.prices.node_price)
-    assert among.worth() == pytest.approx(1 - 7 * (1 - alone.worth()))
+    assert shared.prices.node_price == pytest.approx(7 * alone.prices.node_price)
+    assert shared.worth() == pytest.approx(1 - 7 * (1 - alone.worth()))
     # a draft forward delays no other session
-    assert among.next_budget(8).tokens_per_second == alone.next_budget(8).tokens_per_second
+    assert shared.next_budget(8).tokens_per_second == alone.next_budget(8).tokens_per_second
 
 
 def test_prompts_in_a_step_lower_only_the_value_of_own_time() -> None:
     """Drafts make prompts no shorter, so for all sessions together a node is no cheaper."""
-    alone, beside, among = (controller(SLOPING) for _ in range(3))
+    alone, prefilled, shared = (controller(SLOPING) for _ in range(3))
     prompt = {"service_ns": 4000, "prompts_ns": 3000, "prompts": 1, "prompt_rows": 99}
     for _ in range(20):
-        one, five = shared_timings(sessions=2, rows=102), shared_timings(sessions=6, rows=114)
-        beside.verify_cost.load.observe(3, dataclasses.replace(one, **prompt))
-        among.verify_cost.load.observe(3, dataclasses.replace(five, **prompt))
-    for plan in (alone, beside, among):
+        two, six = shared_timings(sessions=2, rows=102), shared_timings(sessions=6, rows=114)
+        prefilled.verify_cost.load.observe(3, dataclasses.replace(two, **prompt))
+        shared.verify_cost.load.observe(3, dataclasses.replace(six, **prompt))
+    for plan in (alone, prefilled, shared):
         for _ in range(50):
             plan.observe(nodes=2, emitted=2, round_ns=1000 if plan is alone else 4000)
-    assert beside.verify_cost.load.prompt_share == pytest.approx(0.75)
-    assert (beside.verify_cost.load.sessions, among.verify_cost.load.sessions) == (1, 5)
-    assert (beside.verify_cost.load.other_rows, among.verify_cost.load.other_rows) == (0, 12)
-    assert beside.prices.shared_rate == pytest.approx(alone.prices.shared_rate / 4)
-    assert among.prices.shared_rate == pytest.approx(alone.prices.shared_rate * (1 / 4 + 4))
+    assert prefilled.verify_cost.load.prompt_share == pytest.approx(0.75)
+    assert (prefilled.verify_cost.load.sessions, shared.verify_cost.load.sessions) == (1, 5)
+    assert (prefilled.verify_cost.load.other_rows, shared.verify_cost.load.other_rows) == (0, 12)
+    assert prefilled.prices.shared_rate == pytest.approx(alone.prices.shared_rate / 4)
+    assert shared.prices.shared_rate == pytest.approx(alone.prices.shared_rate * (1 / 4 + 4))
 
 
 def test_prompts_share_stays_below_one() -> None:
@@ -162,9 +162,9 @@ def test_draft_overhead_is_not_learned_from_shared_rounds() -> None:
 
 
 def test_draft_overhead_is_not_learned_when_load_begins() -> None:
-    """Sessions are not counted yet, but wait for all prompts: no draft would ever pay again."""
+    """A round may wait for prompts of sessions not yet counted: no draft would pay again."""
     cost = VerifyCost(FLAT)
-    crowd = (
+    loads = (
         shared_timings(sessions=16, rows=24),
         shared_timings(sessions=1, rows=9, waiting=15),
         dataclasses.replace(shared_timings(sessions=1, rows=9), prompts_ns=1),
@@ -172,7 +172,7 @@ def test_draft_overhead_is_not_learned_when_load_begins() -> None:
     for _ in range(6):
         for _ in range(8):
             cost.observe(0, 2000, shared_timings(sessions=1, rows=1))
-        for timings in crowd:
+        for timings in loads:
             cost.observe(8, 300_000_000, timings)
             assert not cost.load.is_shared
     assert cost.nanoseconds(8) == cost.nanoseconds(0) == pytest.approx(2000)
@@ -209,7 +209,7 @@ def test_load_resets_when_a_service_does_not_report_it() -> None:
 
 
 def test_verify_overhead_grows_with_nodes() -> None:
-    """A small draft is not charged for what large ones caused."""
+    """Small drafts are not charged for the overhead of large ones."""
     cost = VerifyCost(FLAT)
     for _ in range(20):
         cost.observe(0, 3000)
@@ -222,7 +222,7 @@ def test_verify_overhead_grows_with_nodes() -> None:
 
 
 def test_stalled_round_does_not_raise_the_price_of_drafts() -> None:
-    """Drafts would not be tried again, so nothing would show that they are cheap."""
+    """Otherwise no draft would be tried again, and nothing would show that drafts are cheap."""
     cost = VerifyCost(FLAT)
     for round_number in range(40):
         cost.observe(0, 2000)
@@ -265,26 +265,26 @@ def test_busy_moment_is_forgotten_in_shared_rounds() -> None:
 
 def test_price_recovers_after_a_busy_moment() -> None:
     """On a quiet machine both kinds of rounds become cheaper, even if only one kind is run."""
-    everybodys = VerifyOverhead()
-    cost = VerifyCost(FLAT, shared_overhead=everybodys)
+    shared_overhead = VerifyOverhead()
+    cost = VerifyCost(FLAT, shared_overhead=shared_overhead)
     for _ in range(40):
         cost.observe(0, 6000)
         cost.observe(4, 7000)
     for _ in range(80):
         cost.observe(4, 3000)
-    for later in (cost, VerifyCost(FLAT, shared_overhead=everybodys)):
-        assert later.nanoseconds(4) == pytest.approx(3000, rel=0.05)
-        assert 2000 <= later.nanoseconds(0) <= 3500
+    for current in (cost, VerifyCost(FLAT, shared_overhead=shared_overhead)):
+        assert current.nanoseconds(4) == pytest.approx(3000, rel=0.05)
+        assert 2000 <= current.nanoseconds(0) <= 3500
 
 
 def test_pace_without_drafts_fades_with_age() -> None:
     priced = controller(FLAT)
     for _ in range(20):
         priced.observe(nodes=0, emitted=1, round_ns=4000, used_draft_model=False)
-    busy = priced.prices.plain_rate
+    busy_rate = priced.prices.plain_rate
     for _ in range(40):
         priced.observe(nodes=4, emitted=2, round_ns=2000)
-    assert busy == pytest.approx(1 / 4000, rel=0.2)
+    assert busy_rate == pytest.approx(1 / 4000, rel=0.2)
     assert priced.prices.plain_rate == pytest.approx(1 / 1000, rel=0.2)
 
 
@@ -317,11 +317,11 @@ def test_node_price_is_the_token_rate_of_its_time() -> None:
 
 def test_least_path_probability_is_at_most_one() -> None:
     """However expensive a node is: the value is sent over the wire as a probability."""
-    dear = controller(STEEP)
+    plan = controller(STEEP)
     for _ in range(50):
-        dear.observe(nodes=1, emitted=4, round_ns=1000)
-    assert dear.prices.node_price > 1
-    assert dear.next_budget(100).least_path_probability == 1
+        plan.observe(nodes=1, emitted=4, round_ns=1000)
+    assert plan.prices.node_price > 1
+    assert plan.next_budget(100).least_path_probability == 1
 
 
 def test_round_with_an_empty_model_draft_does_not_count_as_plain() -> None:
@@ -333,13 +333,13 @@ def test_round_with_an_empty_model_draft_does_not_count_as_plain() -> None:
 
 
 def test_one_long_accepted_draft_does_not_set_the_pace() -> None:
-    """One long draft used to price out all further nodes; rounds without a draft did not count."""
+    """One long draft used to set too high a node price; rounds without a draft did not count."""
     plan = controller(SLOPING)
     plan.observe(nodes=32, emitted=33, round_ns=2000, used_draft_model=False)
-    at_first = plan.prices.node_price
+    first_price = plan.prices.node_price
     for _ in range(8):
         plan.observe(nodes=0, emitted=1, round_ns=1000, used_draft_model=False)
-    assert plan.prices.node_price < 0.4 * at_first
+    assert plan.prices.node_price < 0.4 * first_price
     assert plan.prices.rate == pytest.approx(41 / 10_000, rel=0.2)
 
 

@@ -50,33 +50,33 @@ def tokenizer() -> Tokenizer:
 
 
 class ScriptedVerifier:
-    """Accepts every draft whole; loses its session in the rounds in `loses`."""
+    """Accepts every draft whole; loses its session in the rounds `lost_rounds`."""
 
     def __init__(
-        self, loses: Sequence[int] = (), nodes_then: int = 64, context_then: int = 64
+        self, lost_rounds: Sequence[int] = (), nodes_after: int = 64, context_after: int = 64
     ) -> None:
-        self._loses = loses
-        self._nodes_then, self._context_then = nodes_then, context_then
+        self._lost_rounds = lost_rounds
+        self._nodes_after, self._context_after = nodes_after, context_after
         self.max_draft_nodes = self.context_length = 64
         self._round = 0
         self.reopened = 0
         self.closed = False
 
     async def open(self, committed: Sequence[int]) -> Verification:
-        return self._says(committed, EMPTY_TREE)
+        return self._verification(committed, EMPTY_TREE)
 
     async def verify(self, committed: Sequence[int], draft: DraftTree) -> Verification:
         self._round += 1
-        if self._round in self._loses:
+        if self._round in self._lost_rounds:
             self.reopened += 1
-            self.max_draft_nodes, self.context_length = self._nodes_then, self._context_then
-            return self._says(committed, EMPTY_TREE)
-        return self._says(committed, draft)
+            self.max_draft_nodes, self.context_length = self._nodes_after, self._context_after
+            return self._verification(committed, EMPTY_TREE)
+        return self._verification(committed, draft)
 
     async def close(self) -> None:
         self.closed = True
 
-    def _says(self, committed: Sequence[int], draft: DraftTree) -> Verification:
+    def _verification(self, committed: Sequence[int], draft: DraftTree) -> Verification:
         count = len(draft)
         emitted = (*draft.token_ids, TOKEN)
         verdict = Verdict(tuple(range(count)), emitted, emitted[0], (TOKEN,) * count)
@@ -140,8 +140,8 @@ def new_generation(
 async def test_draft_of_a_lost_session_is_not_counted(
     tokenizer: Tokenizer,
 ) -> None:
-    """The draft does not count as rejected, nor the time of reopening as a round's."""
-    verifier = ScriptedVerifier(loses=(2,))
+    """The draft does not count as rejected, and reopening does not count as round time."""
+    verifier = ScriptedVerifier(lost_rounds=(2,))
     running = new_generation(tokenizer, verifier, ScriptedDrafting())
     pieces = [piece async for piece in running.run()]
     assert [len(piece.token_ids) for piece in pieces] == [1, 3, 1, 3, 2]
@@ -153,14 +153,14 @@ async def test_draft_of_a_lost_session_is_not_counted(
 
 async def test_draft_respects_the_node_limit_of_a_new_verifier(tokenizer: Tokenizer) -> None:
     running = new_generation(
-        tokenizer, ScriptedVerifier(loses=(2,), nodes_then=1), ScriptedDrafting()
+        tokenizer, ScriptedVerifier(lost_rounds=(2,), nodes_after=1), ScriptedDrafting()
     )
     pieces = [piece async for piece in running.run()]
     assert [len(piece.token_ids) for piece in pieces] == [1, 3, 1, 2, 2, 1]
 
 
 async def test_draft_of_a_lost_session_does_not_lower_the_gain(tokenizer: Tokenizer) -> None:
-    """What drafts bring is learned only from drafts that were judged."""
+    """Gains are learned only from drafts that were verified."""
 
     class Pairs:
         def index_steps(self) -> Iterator[None]:
@@ -169,20 +169,20 @@ async def test_draft_of_a_lost_session_does_not_lower_the_gain(tokenizer: Tokeni
         def propose(self, committed: Sequence[int], budget: DraftBudget) -> DraftTree:
             return DraftTree.chain([TOKEN] * min(2, budget.max_depth), TokenSource.PHRASE)
 
-        def observe(self, *said: object) -> None:
+        def observe(self, *_: object) -> None:
             pass
 
     class Counted(Gain):
         def observe(self, accepted: int, nodes: int, draft_ns: int, offer: Offer = NO_OFFER) -> int:
-            seen.append((accepted, nodes))
-            return len(seen)
+            observed.append((accepted, nodes))
+            return len(observed)
 
-    seen: list[tuple[int, int]] = []
-    running = new_generation(tokenizer, ScriptedVerifier(loses=(2,)), Drafting(None, None))
+    observed: list[tuple[int, int]] = []
+    running = new_generation(tokenizer, ScriptedVerifier(lost_rounds=(2,)), Drafting(None, None))
     choice = DraftChoice(running.controller, Counted(SharedGain(deque([0.0]))))
     running.drafting = Drafting(Pairs(), None, choice)
     assert [len(piece.token_ids) async for piece in running.run()] == [1, 3, 1, 3, 2]
-    assert seen == [(2, 2), (2, 2), (1, 1)]
+    assert observed == [(2, 2), (2, 2), (1, 1)]
 
 
 async def test_both_sessions_are_closed_however_generation_ends(tokenizer: Tokenizer) -> None:
@@ -205,13 +205,13 @@ async def test_both_sessions_are_closed_however_generation_ends(tokenizer: Token
 class FixedVerifier(ScriptedVerifier):
     """Emits these tokens, all accepted, with log-probabilities and the given timings."""
 
-    def __init__(self, *said: Sequence[int], timings: ServiceTimings | None = None) -> None:
+    def __init__(self, *rounds: Sequence[int], timings: ServiceTimings | None = None) -> None:
         super().__init__()
-        self._said = iter(said)
+        self._rounds = iter(rounds)
         self._timings = timings or ServiceTimings()
 
-    def _says(self, committed: Sequence[int], draft: DraftTree) -> Verification:
-        emitted = tuple(next(self._said))
+    def _verification(self, committed: Sequence[int], draft: DraftTree) -> Verification:
+        emitted = tuple(next(self._rounds))
         logprobs = tuple(TokenLogprobs(token, -1.0) for token in emitted)
         verdict = Verdict(
             tuple(range(len(draft))), emitted, emitted[0], (TOKEN,) * len(draft), logprobs=logprobs
@@ -220,7 +220,7 @@ class FixedVerifier(ScriptedVerifier):
 
 
 class RecordingDrafting(ScriptedDrafting):
-    """Records the depths that it may draft and the tokens that it is told."""
+    """Records the depths of its budgets and the tokens that it observes."""
 
     def __init__(self, takes_s: float = 0.0) -> None:
         super().__init__()
@@ -264,7 +264,7 @@ class SlowReadingSource:
         self.calls.append(("propose", self.left))
         return EMPTY_TREE
 
-    def observe(self, committed: Sequence[int], *said: object) -> None:
+    def observe(self, committed: Sequence[int], *_: object) -> None:
         self.calls.append(("observe", self.left))
 
 
@@ -284,15 +284,15 @@ async def test_prompt_is_indexed_after_the_first_token_in_pieces(
     """The prompt used to be indexed before admission, which blocked the event loop."""
     source = SlowReadingSource(500)
     pieces = generation_reading(tokenizer, source).run()
-    others = 0
+    iterations = 0
     async with contextlib.aclosing(pieces):
         assert len((await anext(pieces)).token_ids) == 1
         assert source.left > 400 and not source.calls
-        following = asyncio.ensure_future(anext(pieces))
-        while not following.done():
+        next_piece = asyncio.ensure_future(anext(pieces))
+        while not next_piece.done():
             await asyncio.sleep(0)
-            others += 1
-        assert others > 400
+            iterations += 1
+        assert iterations > 400
         assert source.calls == [("observe", 0), ("propose", 0), ("observe", 0)]
 
 
@@ -323,7 +323,7 @@ async def test_verifier_with_a_shorter_context_only_gets_shorter_drafts(
 ) -> None:
     """At the end of that verifier's context the text goes on at another verifier."""
     drafting = RecordingDrafting()
-    verifier = ScriptedVerifier(loses=(1,), context_then=len(PROMPT) + 6)
+    verifier = ScriptedVerifier(lost_rounds=(1,), context_after=len(PROMPT) + 6)
     running = new_generation(tokenizer, verifier, drafting)
     pieces = [piece async for piece in running.run()]
     assert drafting.depths == [4, 3, 0, 0, 0, 0, 0]
@@ -355,8 +355,8 @@ async def test_stop_text_ends_generation_within_a_round(tokenizer: Tokenizer) ->
 async def test_stop_text_in_a_final_partial_character_is_the_finish_reason(
     tokenizer: Tokenizer,
 ) -> None:
-    half = tokenizer.encode("é")[0]
-    running = new_generation(tokenizer, FixedVerifier([half]), RecordingDrafting())
+    partial = tokenizer.encode("é")[0]
+    running = new_generation(tokenizer, FixedVerifier([partial]), RecordingDrafting())
     running.request = dataclasses.replace(running.request, max_tokens=1)
     running.text = TextStream(tokenizer, PROMPT, ("\ufffd",))
     assert [piece.decode_texts() async for piece in running.run()] == [("",)]
@@ -370,9 +370,9 @@ async def test_draft_time_is_not_counted_as_verification(tokenizer: Tokenizer) -
     assert running.controller.verify_cost.nanoseconds(2) < 0.025 * 1e9
 
 
-@pytest.mark.parametrize(("sessions", "told"), [(1, True), (2, False)])
+@pytest.mark.parametrize(("sessions", "is_observed"), [(1, True), (2, False)])
 async def test_shared_rounds_are_not_observed_as_draft_delays(
-    tokenizer: Tokenizer, sessions: int, told: bool
+    tokenizer: Tokenizer, sessions: int, is_observed: bool
 ) -> None:
     # A round shared with other sessions says nothing about the delay that a draft causes.
     drafting = RecordingDrafting()
@@ -381,7 +381,7 @@ async def test_shared_rounds_are_not_observed_as_draft_delays(
     )
     running = new_generation(tokenizer, verifier, drafting)
     [piece async for piece in running.run()]
-    assert bool(drafting.delays) is told
+    assert bool(drafting.delays) is is_observed
 
 
 async def test_phrases_are_learned_with_their_context(

@@ -51,13 +51,13 @@ async def test_unset_parameters_have_server_defaults(reader: RequestReader) -> N
 async def test_requests_with_the_same_id_have_distinct_origins(
     reader: RequestReader,
 ) -> None:
-    said = replace(PARAMETERS, request_id="of a whole agent run")
-    origins = {(await reader.read(said, MODEL)).access("m").origin for _ in range(3)}
+    parameters = replace(PARAMETERS, request_id="of a whole agent run")
+    origins = {(await reader.read(parameters, MODEL)).access("m").origin for _ in range(3)}
     assert len(origins) == 3 and all(0 <= origin < 2**64 for origin in origins)
 
 
 async def test_set_parameters_are_kept(reader: RequestReader) -> None:
-    said = replace(
+    parameters = replace(
         PARAMETERS,
         request_id="mine",
         seed=0,
@@ -68,7 +68,7 @@ async def test_set_parameters_are_kept(reader: RequestReader) -> None:
         stop_token_ids=(11,),
         tenant="theirs",
     )
-    request = await reader.read(said, MODEL)
+    request = await reader.read(parameters, MODEL)
     assert (request.request_id, request.tenant, request.stop) == ("mine", "theirs", ("\n",))
     assert request.sampling == SamplingParameters(temperature=0.7, seed=0)
     assert request.max_tokens == 1 and request.speculation.max_draft_tokens == 8
@@ -100,8 +100,8 @@ async def test_self_ending_answer_may_fill_the_context(
 
 async def test_ignore_eos_removes_the_models_stop_tokens(reader: RequestReader) -> None:
     assert not (await reader.read(replace(PARAMETERS, ignore_eos=True), MODEL)).stop_token_ids
-    said = replace(PARAMETERS, ignore_eos=True, stop_token_ids=(2,))
-    assert (await reader.read(said, MODEL)).stop_token_ids == {2}
+    parameters = replace(PARAMETERS, ignore_eos=True, stop_token_ids=(2,))
+    assert (await reader.read(parameters, MODEL)).stop_token_ids == {2}
 
 
 async def test_text_is_tokenized(reader: RequestReader, tokenizer: Tokenizer) -> None:
@@ -213,38 +213,38 @@ class Unhashable(int):
 
 async def test_invalid_stop_tokens_are_refused_before_hashing(reader: RequestReader) -> None:
     """Clients can construct any number of integers beyond 64 bits with equal hashes."""
-    said = replace(PARAMETERS, stop_token_ids=(Unhashable(4096),))
+    parameters = replace(PARAMETERS, stop_token_ids=(Unhashable(4096),))
     with pytest.raises(InvalidInput, match=r"^stop_token_ids\[0\]: must be from 0 to 4095"):
-        await reader.read(said, MODEL)
+        await reader.read(parameters, MODEL)
 
 
 async def test_prediction_is_limited_by_the_context(
     reader: RequestReader, tokenizer: Tokenizer
 ) -> None:
-    said = replace(PARAMETERS, prediction="one two three four five six")
-    count = len(tokenizer.encode(said.prediction))
-    assert (await reader.read(said, replace(MODEL, context_length=count))).prediction
+    parameters = replace(PARAMETERS, prediction="one two three four five six")
+    count = len(tokenizer.encode(parameters.prediction))
+    assert (await reader.read(parameters, replace(MODEL, context_length=count))).prediction
     with pytest.raises(InvalidInput, match="prediction: must have at most"):
-        await reader.read(said, replace(MODEL, context_length=count - 1))
+        await reader.read(parameters, replace(MODEL, context_length=count - 1))
 
 
 async def test_maximum_number_of_stop_texts_is_accepted(reader: RequestReader) -> None:
     texts = (f"{number:0{MAX_STOP_LETTERS}}" for number in range(MAX_STOP_TEXTS))
-    said = replace(PARAMETERS, stop=tuple(texts))
-    assert (await reader.read(said, MODEL)).stop == said.stop
+    parameters = replace(PARAMETERS, stop=tuple(texts))
+    assert (await reader.read(parameters, MODEL)).stop == parameters.stop
 
 
 async def test_cache_salt_separates_prefixes_within_a_tenant(reader: RequestReader) -> None:
-    """Prefixes are shared by those with the salt; phrases by nobody."""
-    usual = await reader.read(replace(PARAMETERS, tenant="a"), MODEL)
+    """Prefixes are shared by requests with the same salt; phrases are not shared."""
+    unsalted = await reader.read(replace(PARAMETERS, tenant="a"), MODEL)
     salted = await reader.read(replace(PARAMETERS, tenant="a", cache_salt="s"), MODEL)
-    others = [
+    other_requests = [
         await reader.read(replace(PARAMETERS, tenant=tenant, cache_salt=salt), MODEL)
         for tenant, salt in (("a", "t"), ("b", "s"), ("as", ""), ("", "as"))
     ]
-    assert len({request.prefix_group for request in (usual, salted, *others)}) == 6
+    assert len({request.prefix_group for request in (unsalted, salted, *other_requests)}) == 6
     assert salted.access("m").scope is PhraseScope.PRIVATE and not salted.prefix_read_only
-    assert usual.access("m").scope is PhraseScope.SHARED
+    assert unsalted.access("m").scope is PhraseScope.SHARED
     with pytest.raises(InvalidInput, match="cache_salt: must have at most 256 characters"):
         await reader.read(replace(PARAMETERS, cache_salt="s" * 257), MODEL)
 
@@ -254,9 +254,9 @@ async def test_cache_salt_keeps_the_phrase_scope_of_the_request(
     reader: RequestReader, scope: PhraseScope
 ) -> None:
     # A phrase scope that shares nothing also holds among requests with the same cache salt.
-    asked = replace(PARAMETERS, tenant="a", speculation=Speculation(phrases=scope))
+    parameters = replace(PARAMETERS, tenant="a", speculation=Speculation(phrases=scope))
     plain, salted = [
-        await reader.read(replace(asked, cache_salt=salt), MODEL) for salt in ("", "s")
+        await reader.read(replace(parameters, cache_salt=salt), MODEL) for salt in ("", "s")
     ]
     assert salted.prefix_read_only
     assert (plain.prefix_group is None) == (salted.prefix_group is None) == (not scope.reads)

@@ -58,7 +58,7 @@ FEW = [token for token in BROKEN if len(TOKENIZER.token_bytes(token)) == 1][::9]
 
 @given(st.lists(st.sampled_from([*BROKEN, *FEW * 4, *TOKENIZER.special_tokens]), max_size=200))
 def test_streamed_pieces_of_broken_characters_join_to_their_text(token_ids: list[int]) -> None:
-    """Runs longer than what is decoded again, with skipped tokens between them."""
+    """The runs are longer than the decoded window, with skipped tokens between them."""
     pieces, _ = streamed(token_ids)
     assert "".join(pieces) == TOKENIZER.decode(token_ids)
 
@@ -75,10 +75,10 @@ def test_named_token_separates_the_bytes_around_it(token_ids: list[int]) -> None
     """The bytes around it form no character, and none is lost."""
     named = TOKENIZER.special_tokens
     stream = TextStream(TOKENIZER, [], (), TextForm(named_tokens=named))
-    told = "".join([*(stream.push([token]) for token in token_ids), stream.finish()])
+    output = "".join([*(stream.push([token]) for token in token_ids), stream.finish()])
     runs = itertools.groupby(token_ids, key=lambda token: token if token in named else None)
     names = {token: TOKENIZER.token_text(token) for token in named}
-    assert told == "".join(
+    assert output == "".join(
         TOKENIZER.decode(list(run)) if name is None else names[name] * len(list(run))
         for name, run in runs
     )
@@ -96,8 +96,8 @@ def test_multi_token_characters_after_a_prompt(
     while cut and cut < len(token_ids) and sentencepiece.continues_character(token_ids[cut]):
         cut -= 1
     stream = TextStream(sentencepiece, token_ids[:cut], ())
-    told = "".join([*(stream.push([token]) for token in token_ids[cut:]), stream.finish()])
-    assert sentencepiece.decode(token_ids[:cut]) + told == sentencepiece.decode(token_ids)
+    output = "".join([*(stream.push([token]) for token in token_ids[cut:]), stream.finish()])
+    assert sentencepiece.decode(token_ids[:cut]) + output == sentencepiece.decode(token_ids)
 
 
 SEQUENCES = (
@@ -107,10 +107,10 @@ SEQUENCES = (
 
 @given(
     run=st.lists(st.sampled_from(SEQUENCES), min_size=1, max_size=60).map(b"".join),
-    silent=st.booleans(),
+    with_special=st.booleans(),
 )
 def test_invalid_fallback_bytes_become_replacement_characters(
-    sentencepiece: Tokenizer, run: bytes, silent: bool
+    sentencepiece: Tokenizer, run: bytes, with_special: bool
 ) -> None:
     """Fallback bytes are either all text together, or one replacement character each.
 
@@ -120,14 +120,14 @@ def test_invalid_fallback_bytes_become_replacement_characters(
     byte = {sentencepiece.fallback_byte(token): token for token in range(300)}
     (word,) = sentencepiece.encode("the", add_special_tokens=False)
     token_ids = [word, *(byte[each] for each in run), word]
-    if silent:
+    if with_special:
         token_ids.insert(2, 1)  # <s>
     stream = TextStream(sentencepiece, [], ())
-    told = "".join([*(stream.push([token]) for token in token_ids), stream.finish()])
+    output = "".join([*(stream.push([token]) for token in token_ids), stream.finish()])
     text = run[: first_flaw(run)].decode()
     if not text or first_flaw(run) == len(run):
-        assert told == sentencepiece.decode(token_ids)
-    assert told.removesuffix(" the").rstrip("\ufffd") == f"the{text}".rstrip("\ufffd")
+        assert output == sentencepiece.decode(token_ids)
+    assert output.removesuffix(" the").rstrip("\ufffd") == f"the{text}".rstrip("\ufffd")
 
 
 def first_flaw(data: bytes) -> int:
@@ -145,22 +145,22 @@ def first_flaw(data: bytes) -> int:
 def test_broken_characters_are_decoded_in_linear_time(
     sentencepiece: Tokenizer, monkeypatch: pytest.MonkeyPatch, name: str, data: bytes
 ) -> None:
-    """A client can make the model emit nothing else, by a bias."""
+    """With a bias, a client can make the model emit nothing but broken characters."""
     tokenizer, decoded = TOKENIZER if name == "bundled" else sentencepiece, 0
     byte = {tokenizer.token_bytes(token): token for token in range(tokenizer.vocabulary_size)}
     token_ids = [byte[bytes([each])] for each in data] * (2000 // len(data))
     decode = tokenizer.decode
 
-    def counted(some: list[int]) -> str:
+    def counting_decode(token_ids: list[int]) -> str:
         nonlocal decoded
-        decoded += len(some)
-        return decode(some)
+        decoded += len(token_ids)
+        return decode(token_ids)
 
-    monkeypatch.setattr(tokenizer, "decode", counted)
+    monkeypatch.setattr(tokenizer, "decode", counting_decode)
     stream = TextStream(tokenizer, [], ())
-    told = "".join([*(stream.push([token]) for token in token_ids), stream.finish()])
+    output = "".join([*(stream.push([token]) for token in token_ids), stream.finish()])
     assert decoded < 40 * len(token_ids)
-    assert told == decode(token_ids)
+    assert output == decode(token_ids)
 
 
 @given(st.text("ab\n", min_size=1, max_size=30), st.text("ab", min_size=1, max_size=4))
@@ -191,14 +191,14 @@ def test_longest_partial_stop_text_is_held_back() -> None:
     st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=3),
 )
 def test_only_partial_stop_texts_are_held_back(pieces: list[str], stop: list[str]) -> None:
-    stream, text, told = TextStream(TOKENIZER, [], stop), "", ""
+    stream, text, output = TextStream(TOKENIZER, [], stop), "", ""
     for piece in pieces:
         text += piece
-        told += stream.push(TOKENIZER.encode(piece, add_special_tokens=False))
+        output += stream.push(TOKENIZER.encode(piece, add_special_tokens=False))
         if any(mark in text for mark in stop):
             assert stream.stopped
             return
-        assert text == told + text[len(text) - max(overlap(text, mark) for mark in stop) :]
+        assert text == output + text[len(text) - max(overlap(text, mark) for mark in stop) :]
 
 
 @given(st.text("ab", max_size=12), st.text("ab", min_size=1, max_size=8))
@@ -212,17 +212,17 @@ class CountingMark(str):
 
     seen = 0
 
-    def __getitem__(self, place: Any) -> str:
+    def __getitem__(self, index: Any) -> str:
         self.seen += 1
-        return super().__getitem__(place)
+        return super().__getitem__(index)
 
-    def startswith(self, beginning: Any, *within: Any) -> bool:
+    def startswith(self, beginning: Any, *bounds: Any) -> bool:
         self.seen += len(beginning)
-        return super().startswith(beginning, *within)
+        return super().startswith(beginning, *bounds)
 
 
 def test_stop_texts_are_matched_in_linear_time() -> None:
-    """A client may choose the mark, and by a bias the text, to cause this."""
+    """A client may choose the stop text, and the output by a bias, to provoke the worst case."""
     length = 1000
     mark = CountingMark("a" * length + "b" + "a" * length)
     text = "a" * (2 * length)
@@ -231,8 +231,8 @@ def test_stop_texts_are_matched_in_linear_time() -> None:
     mark.seen = 0
     stream = TextStream(TOKENIZER, [], [mark])
     token_ids = TOKENIZER.encode(text, add_special_tokens=False)
-    told = "".join(stream.push([token]) for token in token_ids)
-    assert told == "a" * length
+    output = "".join(stream.push([token]) for token in token_ids)
+    assert output == "a" * length
     assert mark.seen < 10 * len(text), "what is held back is not looked at with every token"
 
 

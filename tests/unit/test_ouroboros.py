@@ -65,9 +65,9 @@ def play_rounds(strategy: Ouroboros, count: int, budget: DraftBudget = BUDGET) -
     for _ in range(count):
         draft = run(strategy.propose(budget))
         draft.validate(vocabulary_size=VOCABULARY, max_nodes=budget.max_nodes)
-        new = draft.token_ids[:1]
-        strategy.session.commit(new, len(strategy.session.committed) + 1)
-        strategy.observe(new, None)
+        new_tokens = draft.token_ids[:1]
+        strategy.session.commit(new_tokens, len(strategy.session.committed) + 1)
+        strategy.observe(new_tokens, None)
         drafts.append(draft)
     return drafts
 
@@ -78,7 +78,7 @@ def play_rounds(strategy: Ouroboros, count: int, budget: DraftBudget = BUDGET) -
 def test_windows_of_the_paper_fit_the_default_node_limit(
     window: int, ngram: int, columns: int
 ) -> None:
-    """Phrases used to leave the window no node, and it lost its columns in the first round."""
+    """Phrases used to take all nodes, so that the window lost its columns in the first round."""
     strategy = new_strategy(LookaheadParameters(window=window, ngram=ngram, candidates=window))
     strategy._choice.takes_first = lambda: True  # type: ignore[method-assign]
     play_rounds(strategy, 10)
@@ -115,8 +115,8 @@ def test_calibration_learns_only_from_verified_nodes() -> None:
     assert len(draft) > 3
     strategy.session.commit(draft.token_ids[:2], len(strategy.session.committed) + 2)
     before = sum(strategy.session.experience.calibration.trials)
-    said = Verdict((0,), draft.token_ids[:2], draft.token_ids[0], (draft.token_ids[1], 0))
-    strategy.observe(draft.token_ids[:2], said)
+    verdict = Verdict((0,), draft.token_ids[:2], draft.token_ids[0], (draft.token_ids[1], 0))
+    strategy.observe(draft.token_ids[:2], verdict)
     assert strategy._last_draft == draft.first(2)
     # two nodes had accepted parents; each counts for its run and for all runs together
     assert sum(strategy.session.experience.calibration.trials) - before == pytest.approx(4, abs=0.2)
@@ -126,11 +126,11 @@ def test_verdict_with_tokens_of_later_rounds_is_learned_by_round(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Tokens of later rounds are learned as if each round had been reported separately."""
-    taught: list[list[Any]] = []
-    for together in (True, False):
+    calls: list[list[Any]] = []
+    for at_once in (True, False):
         strategy = new_strategy(LookaheadParameters(window=3, candidates=3), text=[*range(12)] * 10)
         draft = run(strategy.propose(BUDGET))
-        said = Verdict((0,), draft.token_ids[:2], draft.token_ids[0], (0,) * len(draft))
+        first_round = Verdict((0,), draft.token_ids[:2], draft.token_ids[0], (0,) * len(draft))
         learned: list[Any] = []
         monkeypatch.setattr(
             strategy._phrases, "learn",
@@ -138,15 +138,19 @@ def test_verdict_with_tokens_of_later_rounds_is_learned_by_round(
                 (list(context), len(draft), verdict.emitted_token_ids)
             ),
         )  # fmt: skip
-        new = [*draft.token_ids[:2], 3, 5]
-        for tokens, verdict in [(new, said)] if together else [(new[:2], said), (new[2:], None)]:
+        emitted = [*draft.token_ids[:2], 3, 5]
+        for tokens, verdict in (
+            [(emitted, first_round)]
+            if at_once
+            else [(emitted[:2], first_round), (emitted[2:], None)]
+        ):
             strategy.session.commit(tokens, len(strategy.session.committed) + len(tokens))
             strategy.observe(tokens, verdict)
-        taught.append(learned)
-    first, second = taught[0]
+        calls.append(learned)
+    first, second = calls[0]
     assert (first[1], second[1], second[2]) == (len(draft), 0, (3, 5))
-    assert [(one[0][-4:], *one[1:]) for one in taught[0]] == [
-        (one[0][-4:], *one[1:]) for one in taught[1]
+    assert [(one[0][-4:], *one[1:]) for one in calls[0]] == [
+        (one[0][-4:], *one[1:]) for one in calls[1]
     ]
 
 
@@ -169,12 +173,12 @@ def test_k_best_phrases_extend_the_chain(most: int) -> None:
 
 def test_phrases_after_a_chain_are_worth_their_verification() -> None:
     """Phrases after a chain are reached no more often than the chain's end."""
-    strategy, least = new_strategy(LookaheadParameters(), text=FORKS), 0.05
+    strategy, least_probability = new_strategy(LookaheadParameters(), text=FORKS), 0.05
     drafted = Drafted()
     drafted.add(3, 0.5, 0.5)
-    priced = DraftBudget(max_nodes=32, max_depth=32, least_path_probability=least)
+    priced = DraftBudget(max_nodes=32, max_depth=32, least_path_probability=least_probability)
     tree, *_ = strategy._lengthened(drafted, priced)
-    assert len(tree) > 1 and min(tree.path_probabilities()) >= least
+    assert len(tree) > 1 and min(tree.path_probabilities()) >= least_probability
 
 
 def phrase_guesses(guesses: DraftTree) -> DraftTree:
@@ -184,7 +188,7 @@ def phrase_guesses(guesses: DraftTree) -> DraftTree:
 
 @pytest.mark.parametrize("most", [1, 2])
 def test_phrases_are_guessed_before_the_window_is_full(most: int) -> None:
-    """In the reference code, the pool is of no use until then."""
+    """The reference code uses its pool only once the window is full."""
     lookahead = LookaheadParameters(window=2, ngram=5, candidates=most)
     strategy = new_strategy(lookahead, text=[*FORKS, 3])
     phrases = phrase_guesses(strategy._next_guesses(Drafted()))
@@ -242,27 +246,27 @@ def test_long_output_keeps_the_own_text(shared: StrategyFactory) -> None:
     text = [1000 + (number * 7919) % 3500 for number in range(3500)]  # each token once
     phrases.extend((), text)
     one = DraftBudget(max_nodes=1, max_depth=1)
-    places = range(8, len(text), 50)
-    known = [phrases.propose(text[at - 8 : at], one).token_ids == (text[at],) for at in places]
-    assert sum(known) > 0.95 * len(known)
+    positions = range(8, len(text), 50)
+    correct = [phrases.propose(text[at - 8 : at], one).token_ids == (text[at],) for at in positions]
+    assert sum(correct) > 0.95 * len(correct)
 
 
 def test_strategies_have_separate_calibrations(shared: StrategyFactory) -> None:
-    """Scores, runs and acceptances of `cascade` mean something else."""
-    learned = {
+    """Scores, runs and acceptance rates of `cascade` have another meaning."""
+    calibrations = {
         name: shared_strategy(shared, request_of(TEXT, name)).session.experience.calibration
         for name in ("ouroboros", "cascade")
     }
-    assert learned["ouroboros"] is not learned["cascade"]
+    assert calibrations["ouroboros"] is not calibrations["cascade"]
     again = shared_strategy(shared, request_of(TEXT, "cascade")).session.experience.calibration
-    assert again is learned["cascade"]
+    assert again is calibrations["cascade"]
 
 
 def test_requests_share_what_guesses_gain(shared: StrategyFactory) -> None:
-    """Except those with a different window, whose cost differs."""
-    narrow = OuroborosParameters(lookahead=LookaheadParameters(window=2, candidates=2))
-    usual, too, other = (
+    """Requests with a different window do not share it, since their cost differs."""
+    narrow_window = OuroborosParameters(lookahead=LookaheadParameters(window=2, candidates=2))
+    default, without_history, narrower = (
         shared_strategy(shared, request_of(TEXT, ouroboros=parameters)).session.experience.guessing
-        for parameters in (OuroborosParameters(), OuroborosParameters(history=False), narrow)
+        for parameters in (OuroborosParameters(), OuroborosParameters(history=False), narrow_window)
     )
-    assert usual is too and other is not usual
+    assert default is without_history and narrower is not default

@@ -90,11 +90,11 @@ def commit_and_observe(strategy: Strategy, tokens: list[int]) -> None:
 
 @pytest.mark.parametrize("name", COMPILED)
 @pytest.mark.parametrize("law", LAWS, ids=str)
-@pytest.mark.parametrize("which", ["toy", "bundled"])
+@pytest.mark.parametrize("fixture", ["toy", "bundled"])
 def test_draft_in_one_call_matches_forward_by_forward(
-    request: pytest.FixtureRequest, which: str, name: str, law: dict[str, Any]
+    request: pytest.FixtureRequest, fixture: str, name: str, law: dict[str, Any]
 ) -> None:
-    model: LanguageModel = request.getfixturevalue(which)
+    model: LanguageModel = request.getfixturevalue(fixture)
     strategies = [new_strategy(model, name, alone=alone, sampling=law) for alone in (True, False)]
     offers = [
         EMPTY_TREE,
@@ -121,21 +121,21 @@ def test_draft_in_one_call_matches_forward_by_forward(
             model.cache.release(strategy.session.slot)
 
 
-@pytest.mark.parametrize("right", [0, 1, 3])
+@pytest.mark.parametrize("correct", [0, 1, 3])
 @pytest.mark.parametrize("law", LAWS, ids=str)
 def test_chain_continues_in_one_call_after_a_forward_with_guesses(
-    bundled: LanguageModel, law: dict[str, Any], right: int
+    bundled: LanguageModel, law: dict[str, Any], correct: int
 ) -> None:
-    """`right` of the guesses are accepted."""
-    known = new_strategy(bundled, "speculative", alone=False, sampling=law)
+    """`correct` of the guesses are accepted."""
+    reference = new_strategy(bundled, "speculative", alone=False, sampling=law)
     both = [
         new_strategy(bundled, "ouroboros", alone=alone, sampling=law) for alone in (True, False)
     ]
-    said, seen = DraftTree(), []
+    expected, request_counts = DraftTree(), []
 
     def take(strategy: Ouroboros) -> list[object]:
         """A draft whose first forward has guesses; returns what it requests from the engine."""
-        guessed = [*said.token_ids[:right], 40]
+        guessed = [*expected.token_ids[:correct], 40]
         guesses = DraftTree.chain(guessed, PHRASE, [0.5] * len(guessed))
         turns = iter((True,))
         strategy._window = LookaheadWindow(LookaheadParameters(), PROMPT)  # guesses are wanted
@@ -145,25 +145,25 @@ def test_chain_continues_in_one_call_after_a_forward_with_guesses(
         ):
             return engine_requests(strategy)
 
-    whole, one_by_one = (cast(Ouroboros, strategy) for strategy in both)
+    in_one_call, stepwise = (cast(Ouroboros, strategy) for strategy in both)
     for number in range(12):
-        said = draft_with_engine(known)
-        asked = take(whole)
-        assert [type(wish) for wish in asked] == [Forward, Passes][: len(asked)]
-        assert all(isinstance(wish, Forward) for wish in take(one_by_one))
-        seen.append(len(asked))
-        draft = whole._last_draft
-        assert draft == one_by_one._last_draft and draft.token_ids == said.token_ids
-        assert whole._last_scores == pytest.approx(one_by_one._last_scores)
-        assert whole.end == one_by_one.end
+        expected = draft_with_engine(reference)
+        requests = take(in_one_call)
+        assert [type(request) for request in requests] == [Forward, Passes][: len(requests)]
+        assert all(isinstance(request, Forward) for request in take(stepwise))
+        request_counts.append(len(requests))
+        draft = in_one_call._last_draft
+        assert draft == stepwise._last_draft and draft.token_ids == expected.token_ids
+        assert in_one_call._last_scores == pytest.approx(stepwise._last_scores)
+        assert in_one_call.end == stepwise.end
         slots = [strategy.session.slot for strategy in both]
         assert slots[0].rows[:, : slots[0].pending].tolist() == (
             slots[1].rows[:, : slots[1].pending].tolist()
         )
-        for strategy in (known, *both):
+        for strategy in (reference, *both):
             commit_and_observe(strategy, [*draft.token_ids[: 1 + number % 3]])
-    assert 2 in seen
-    for strategy in (known, *both):
+    assert 2 in request_counts
+    for strategy in (reference, *both):
         bundled.cache.release(strategy.session.slot)
 
 
@@ -175,25 +175,25 @@ def engine_requests(strategy: Strategy, **limits: Any) -> list[object]:
 
 def run_without_engine(task: Task[T], model: LanguageModel) -> tuple[T, list[object]]:
     """The result of a task run without an engine, and what it requested."""
-    asked: list[object] = []
+    requests: list[object] = []
     answer: Any = None
     while True:
         try:
-            wish = next(task) if answer is None else task.send(answer)
+            request = next(task) if answer is None else task.send(answer)
         except StopIteration as end:
-            return cast(T, end.value), asked
-        asked.append(wish)
-        if isinstance(wish, Passes):
-            model.run(wish)
+            return cast(T, end.value), requests
+        requests.append(request)
+        if isinstance(request, Passes):
+            model.run(request)
             answer = None
         else:
-            [answer] = model.forward([wish])
+            [answer] = model.forward([request])
 
 
 @pytest.mark.parametrize("name", COMPILED)
 def test_session_running_alone_asks_the_engine_once(toy: LanguageModel, name: str) -> None:
     strategy = new_strategy(toy, name, alone=True)
-    assert [type(wish) for wish in engine_requests(strategy, max_nodes=5)] == [Passes]
+    assert [type(request) for request in engine_requests(strategy, max_nodes=5)] == [Passes]
     toy.cache.release(strategy.session.slot)
 
 
@@ -206,8 +206,8 @@ def test_unsupported_sampling_runs_forward_by_forward(
 ) -> None:
     # The compiled call has neither penalties nor biases.
     strategy = new_strategy(toy, "fused", alone=True, sampling=sampling)
-    asked = engine_requests(strategy)
-    assert asked and not any(isinstance(wish, Passes) for wish in asked)
+    requests = engine_requests(strategy)
+    assert requests and not any(isinstance(request, Passes) for request in requests)
     toy.cache.release(strategy.session.slot)
 
 
@@ -231,11 +231,11 @@ def test_nodes_drafted_ahead_fit_the_arrays(tmp_path: Path) -> None:
     """
     folder = save_model(tmp_path, llama_config(initializer_range=1.0, hidden_size=64))
     model = load_model(folder, max_draft_nodes=AHEAD)
-    few, many = (DraftBudget(max_nodes=nodes, max_depth=AHEAD) for nodes in (4, AHEAD))
+    small, large = (DraftBudget(max_nodes=nodes, max_depth=AHEAD) for nodes in (4, AHEAD))
     for seed in range(3):
         strategy = new_strategy(model, "fused", alone=True, sampling={"seed": seed})
         assert isinstance(strategy, Fused)
-        for budget in (few, many, few, many):
+        for budget in (small, large, small, large):
             tree, _ = run_without_engine(strategy.propose(budget), model)
             arrays = strategy.candidates._tree
             assert arrays.state["nodes"][0] < len(arrays.nodes)
@@ -296,19 +296,19 @@ def test_stop_token_ends_a_chain(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("law", LAWS, ids=str)
 @pytest.mark.parametrize("successors", [0, 1, 8])
-@pytest.mark.parametrize("which", ["toy", "bundled"])
+@pytest.mark.parametrize("fixture", ["toy", "bundled"])
 def test_verdict_in_one_call_matches_forward_by_forward(
-    request: pytest.FixtureRequest, which: str, law: dict[str, Any], successors: int
+    request: pytest.FixtureRequest, fixture: str, law: dict[str, Any], successors: int
 ) -> None:
-    model: LanguageModel = request.getfixturevalue(which)
+    model: LanguageModel = request.getfixturevalue(fixture)
     engine = Engine()
     sampling = SamplingParameters(**law, seed=5)
-    asked = verifier.SessionRequest(
+    parameters = verifier.SessionRequest(
         session_id="test", token_ids=tuple(PROMPT), prompt_length=len(PROMPT), sampling=sampling,
         successors=successors,
     )  # fmt: skip
     sessions = [
-        verifier.VerifierSession(model, model.acquire(), asked, is_alone=partial(bool, alone))
+        verifier.VerifierSession(model, model.acquire(), parameters, is_alone=partial(bool, alone))
         for alone in (True, False)
     ]
     draft = EMPTY_TREE
@@ -323,9 +323,9 @@ def test_verdict_in_one_call_matches_forward_by_forward(
             slots[1].rows[:, : slots[1].pending].tolist()
         )
         # The target's own tokens as a chain that may be right, and a branch beside it.
-        said = verdicts[0].root_prediction
+        token = verdicts[0].root_prediction
         draft = DraftTree(
-            (said, 40 + number, 41, 42), (-1, 0, -1 if said != 41 else 0, 1), (0.5,) * 4,
+            (token, 40 + number, 41, 42), (-1, 0, -1 if token != 41 else 0, 1), (0.5,) * 4,
             (PHRASE,) * 4,
         )  # fmt: skip
     engine.stop()
@@ -334,38 +334,38 @@ def test_verdict_in_one_call_matches_forward_by_forward(
 
 
 @pytest.mark.parametrize("alone", [True, False])
-@pytest.mark.parametrize("cut", [{"top_p": 0.3}, {"top_k": 2}, {"min_p": 0.5}], ids=str)
+@pytest.mark.parametrize("filters", [{"top_p": 0.3}, {"top_k": 2}, {"min_p": 0.5}], ids=str)
 def test_log_probabilities_are_computed_before_filters(
-    toy: LanguageModel, cut: dict[str, Any], alone: bool
+    toy: LanguageModel, filters: dict[str, Any], alone: bool
 ) -> None:
-    """The compiled call filters in place, and could report probabilities of what is left."""
-    asked = verifier.SessionRequest(
+    """The compiled call filters logits in place, and could report probabilities after that."""
+    request = verifier.SessionRequest(
         session_id="test", token_ids=tuple(PROMPT), prompt_length=len(PROMPT), logprobs=8,
-        sampling=SamplingParameters(temperature=0.8, seed=5, **cut),
+        sampling=SamplingParameters(temperature=0.8, seed=5, **filters),
     )  # fmt: skip
-    session = verifier.VerifierSession(toy, toy.acquire(), asked, is_alone=lambda: alone)
+    session = verifier.VerifierSession(toy, toy.acquire(), request, is_alone=lambda: alone)
     verdict, _ = run_without_engine(verify(session, EMPTY_TREE, chunk_tokens=512), toy)
     slot = toy.acquire()
     [logits] = toy.forward([Forward(toy, slot, PROMPT, logits_from=len(PROMPT) - 1)])
     best = logits[0].log_softmax(dim=-1).topk(8)
-    [told] = verdict.logprobs
-    assert [token for token, _ in told.top] == best.indices.tolist()
-    assert [logprob for _, logprob in told.top] == pytest.approx(best.values.tolist())
+    [logprobs] = verdict.logprobs
+    assert [token for token, _ in logprobs.top] == best.indices.tolist()
+    assert [logprob for _, logprob in logprobs.top] == pytest.approx(best.values.tolist())
     for each in (session.slot, slot):
         toy.cache.release(each)
 
 
 def test_sessions_waiting_together_share_a_forward(toy: LanguageModel) -> None:
-    """Neither counts as alone, whichever came first."""
+    """Neither session counts as running alone, whichever was submitted first."""
     engine = Engine()
     sessions = []
     for seed in (1, 2):
-        asked = verifier.SessionRequest(
+        request = verifier.SessionRequest(
             session_id="test", token_ids=tuple(PROMPT), prompt_length=len(PROMPT),
             sampling=SamplingParameters(temperature=0.8, seed=seed),
         )  # fmt: skip
         session = verifier.VerifierSession(
-            toy, toy.acquire(), asked, is_alone=lambda: engine.is_alone
+            toy, toy.acquire(), request, is_alone=lambda: engine.is_alone
         )
         sessions.append(session)
     gate, timings = threading.Event(), [ServiceTimings(), ServiceTimings()]

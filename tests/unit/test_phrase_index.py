@@ -56,8 +56,8 @@ def grown_draft(
     calibration: Calibration | None = None,
 ) -> Grown:
     budget = DraftBudget(max_nodes=nodes, max_depth=depth, least_path_probability=least)
-    known = calibration or Calibration()
-    return grow(context, budget, shared=shared, own=own, calibration=known, max_leaves=leaves)
+    rates = calibration or Calibration()
+    return grow(context, budget, shared=shared, own=own, calibration=rates, max_leaves=leaves)
 
 
 def likeliest_token(
@@ -97,7 +97,7 @@ def calibrations(draw: st.DrawFn) -> Calibration:
 @given(
     own_text=texts,
     shared_text=texts,
-    known=st.lists(phrases, max_size=10),
+    shared_phrases=st.lists(phrases, max_size=10),
     context=texts,
     nodes=st.integers(0, 24),
     depth=st.integers(0, 6),
@@ -109,7 +109,7 @@ def calibrations(draw: st.DrawFn) -> Calibration:
 def test_drafts_are_valid_trees_within_their_budget(
     own_text: list[int],
     shared_text: list[int],
-    known: list[Phrase],
+    shared_phrases: list[Phrase],
     context: list[int],
     nodes: int,
     depth: int,
@@ -120,12 +120,12 @@ def test_drafts_are_valid_trees_within_their_budget(
 ) -> None:
     own = new_index(own_text, max_bytes=max_bytes)
     shared = new_index(shared_text, max_bytes=max_bytes)
-    shared.insert(known)
-    made = grown_draft(
+    shared.insert(shared_phrases)
+    draft = grown_draft(
         context, shared=shared, own=own, nodes=nodes, depth=depth, least=least, leaves=leaves,
         calibration=calibration,
     )  # fmt: skip
-    tree = made.tree
+    tree = draft.tree
     tree.validate(vocabulary_size=VOCABULARY, max_nodes=nodes)  # parents first; no NaN
     assert all(1 <= level <= depth for level in tree.depths())
     assert leaves is None or leaves_of(tree) <= leaves
@@ -135,8 +135,8 @@ def test_drafts_are_valid_trees_within_their_budget(
     assert all(total <= 1 + 1e-9 for total in sums.values())
     reached = tree.path_probabilities()
     assert all(value >= least - 1e-9 for value in reached)
-    assert all(math.isfinite(score) and 0 <= score <= 1 for score in made.scores)
-    assert len(made.scores) == len(tree)
+    assert all(math.isfinite(score) and 0 <= score <= 1 for score in draft.scores)
+    assert len(draft.scores) == len(tree)
     if leaves is None:  # best first
         assert all(later <= earlier + 1e-9 for earlier, later in pairwise(reached))
 
@@ -154,10 +154,10 @@ def test_no_draft_when_no_branches_are_allowed() -> None:
 
 def test_integers_in_a_budget_trigger_no_compilation() -> None:
     """Compiling takes seconds, during which both indexes are locked."""
-    known = list(cast(Any, growth.grow_into).signatures)
+    compiled = list(cast(Any, growth.grow_into).signatures)
     assert len(grown_draft((1, 2), own=new_index([1, 2, 3]), least=0).tree) == 1
     assert len(PhraseSession([1, 2, 3, 1], 8, stop_token_ids={3}).propose([1], AMPLE)) == 2
-    assert cast(Any, growth.grow_into).signatures == known
+    assert cast(Any, growth.grow_into).signatures == compiled
 
 
 def test_drafts_end_at_stop_tokens_except_committed_ones() -> None:
@@ -183,8 +183,8 @@ def test_stop_tokens_remove_only_the_paths_after_them(
         ).tree
         return {tuple(tree.token_ids[at] for at in tree.path(node)) for node in range(len(tree))}
 
-    every, stopped = paths(set()), paths(stop_token_ids)
-    assert stopped == {path for path in every if not stop_token_ids & set(path[:-1])}
+    all_paths, stopped = paths(set()), paths(stop_token_ids)
+    assert stopped == {path for path in all_paths if not stop_token_ids & set(path[:-1])}
 
 
 def test_longest_context_wins_when_certain() -> None:
@@ -220,8 +220,8 @@ def test_sources_distinguish_own_text_and_shared_phrases() -> None:
 def test_second_guess_restarts_the_run() -> None:
     """A second guess is right only if the first one was wrong."""
     index = new_index([1, 2, 5], [1, 2, 5], [1, 3, 6])
-    made = grown_draft((1,), shared=index)
-    runs = dict(zip(made.tree.token_ids, made.runs, strict=True))
+    draft = grown_draft((1,), shared=index)
+    runs = dict(zip(draft.tree.token_ids, draft.runs, strict=True))
     assert runs == {2: 1, 3: 1, 5: 2, 6: 1}
 
 
@@ -252,7 +252,7 @@ def test_faded_counts_give_low_scores() -> None:
 
 
 def test_counts_decay() -> None:
-    """What was seen long ago gives way to what is seen now."""
+    """Recent observations outweigh old ones."""
     index = new_index(half_life_tokens=100)
     index.insert([Phrase((1, 2), (5,))] * 3)
     index.insert([Phrase((1, 2), (6,))])
@@ -274,11 +274,11 @@ def test_decayed_count_is_not_restored_by_one_repetition() -> None:
 @pytest.mark.parametrize("max_bytes", [256, 4096])
 def test_eviction_keeps_frequently_counted_phrases(max_bytes: int) -> None:
     index = new_index(max_bytes=max_bytes)
-    numbers = random.Random(1)
-    kept = Phrase((1,), (2,))
+    rng = random.Random(1)
+    frequent = Phrase((1,), (2,))
     for _ in range(4 * max_bytes // WAYS):
-        index.insert([kept] * 2)
-        noise = Phrase((numbers.randrange(100, 10**6),), (numbers.randrange(10**6),))
+        index.insert([frequent] * 2)
+        noise = Phrase((rng.randrange(100, 10**6),), (rng.randrange(10**6),))
         index.insert([noise])
     assert index.evictions > 0
     assert likeliest_token((1,), shared=index) == 2
@@ -318,11 +318,11 @@ def test_text_in_pieces_gives_the_same_index(text: list[int], cut: int) -> None:
 def test_clear_does_not_reallocate_released_memory() -> None:
     index = new_index([1, 2, 3])
 
-    class LetsGo(contextlib.nullcontext[None]):
+    class ReleasingLock(contextlib.nullcontext[None]):
         def __enter__(self) -> None:
             index.table = index.table._replace(words=index.table.words[:0])
 
-    index.lock = LetsGo()  # type: ignore[assignment]
+    index.lock = ReleasingLock()  # type: ignore[assignment]
     index.clear()
     assert index.bytes == 0
 
@@ -349,8 +349,8 @@ print(here.sample())
 
 def sample() -> str:
     """A draft after a text with many ties, from an index that had to evict entries."""
-    numbers = random.Random(5)
-    text = [numbers.randrange(8) for _ in range(3000)]
+    rng = random.Random(5)
+    text = [rng.randrange(8) for _ in range(3000)]
     return repr(grown_draft(text, shared=new_index(text, max_bytes=16384), nodes=16))
 
 

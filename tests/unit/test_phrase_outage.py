@@ -39,14 +39,14 @@ def test_successful_reads_do_not_end_a_write_outage(
     """The writer has had nothing to write for a long time."""
     monkeypatch.setattr(replication, "FORGOTTEN_S", -1.0)
     outage = Outage()
-    writer, reader, another = (
+    writer, reader, other_writer = (
         Link(LinkFigures(), POLICY, outage, task) for task in ("write", "read", "write")
     )
     with capture_logs() as lines:
         fail_on(writer, error)
         reader.try_call(succeed)
         assert [line["event"] for line in lines] == events
-        another.try_call(succeed)
+        other_writer.try_call(succeed)
     assert [line["event"] for line in lines] == [LOST, BACK]
 
 

@@ -57,19 +57,21 @@ def with_checksum(header: bytes, body: bytes) -> bytes:
 
 @settings(deadline=None)
 @given(origins, batches)
-def test_encoded_phrases_round_trip(origin: int, known: list[Phrase]) -> None:
-    assert all(is_recordable(phrase) for phrase in known)
-    assert decode(encode(origin, known)) == Batch(origin, tuple(known))
+def test_encoded_phrases_round_trip(origin: int, phrases: list[Phrase]) -> None:
+    assert all(is_recordable(phrase) for phrase in phrases)
+    assert decode(encode(origin, phrases)) == Batch(origin, tuple(phrases))
 
 
 @given(st.lists(phrases_over(narrow), max_size=4), st.integers(0, 700))
 @settings(max_examples=20, deadline=None)
-def test_phrases_are_packed_into_as_few_records_as_possible(some: list[Phrase], count: int) -> None:
-    known = [Phrase((), (number,)) for number in range(count)] + some
-    records = list(encode_all(1, known))
+def test_phrases_are_packed_into_as_few_records_as_possible(
+    extra: list[Phrase], count: int
+) -> None:
+    phrases = [Phrase((), (number,)) for number in range(count)] + extra
+    records = list(encode_all(1, phrases))
     decoded = [decode(record) for record in records]
-    assert [phrase for batch in decoded if batch for phrase in batch.phrases] == known
-    assert len(records) == -(-len(known) // MAX_RECORD_PHRASES)
+    assert [phrase for batch in decoded if batch for phrase in batch.phrases] == phrases
+    assert len(records) == -(-len(phrases) // MAX_RECORD_PHRASES)
 
 
 def test_small_vocabularies_take_two_bytes_a_token() -> None:
@@ -92,17 +94,17 @@ def test_truncated_record_is_rejected(record: bytes) -> None:
 @settings(deadline=None)
 @given(origins, batches, st.data())
 def test_truncated_record_of_any_batch_is_rejected(
-    origin: int, known: list[Phrase], data: st.DataObject
+    origin: int, phrases: list[Phrase], data: st.DataObject
 ) -> None:
-    record = encode(origin, known)
+    record = encode(origin, phrases)
     assert decode(record[: data.draw(st.integers(0, len(record) - 1))]) is None
 
 
 @pytest.mark.parametrize("record", [SAMPLE, encode_cleared(9)], ids=["phrases", "cleared"])
 def test_flipped_bits_never_change_a_phrase(record: bytes) -> None:
-    for place in range(8 * len(record)):
+    for bit in range(8 * len(record)):
         damaged = bytearray(record)
-        damaged[place // 8] ^= 1 << place % 8
+        damaged[bit // 8] ^= 1 << bit % 8
         assert decode(bytes(damaged)) in (None, decode(record))
 
 
@@ -118,45 +120,45 @@ record_lists = st.lists(st.tuples(st.integers(0, 3), batches | st.none()), max_s
 @settings(deadline=None)
 @given(record_lists, st.sets(st.integers(0, 3), max_size=2))
 def test_batched_decoding_matches_one_by_one(
-    sent: list[tuple[int, list[Phrase] | None]], known: set[int]
+    sent: list[tuple[int, list[Phrase] | None]], own_origins: set[int]
 ) -> None:
-    """None stands for a clearing: everything before it is void, whoever sent it."""
-    encoded = [encode_cleared(origin) if said is None else encode(origin, said)
-               for origin, said in sent]  # fmt: skip
+    """None stands for a clearing, which voids everything before it, of any origin."""
+    encoded = [encode_cleared(origin) if phrases is None else encode(origin, phrases)
+               for origin, phrases in sent]  # fmt: skip
     expected: list[Phrase] = []
     cleared = False
-    for origin, said in sent:
-        if said is None:
+    for origin, phrases in sent:
+        if phrases is None:
             expected = []
-            cleared |= origin not in known
-        elif origin not in known:
-            expected += said
-    unpacked = unpack([b"damaged", *encoded, SAMPLE[:-1]], known)
+            cleared |= origin not in own_origins
+        elif origin not in own_origins:
+            expected += phrases
+    unpacked = unpack([b"damaged", *encoded, SAMPLE[:-1]], own_origins)
     assert unpacked.skipped == 2 and unpacked.cleared == cleared
     assert list(phrases_of(unpacked.runs)) == expected
 
 
 def test_predictions_from_the_log_count_less_than_text() -> None:
     index = PhraseIndex(max_bytes=1 << 16)
-    said = [Phrase((1,), (6,)), Phrase((1,), (5,), committed=False)]
-    count_into(index, unpack([encode(1, said)]).runs)
+    phrases = [Phrase((1,), (6,)), Phrase((1,), (5,), committed=False)]
+    count_into(index, unpack([encode(1, phrases)]).runs)
     budget = DraftBudget(max_nodes=1, max_depth=1)
     calibration = Calibration()
-    made = grow((1,), budget, shared=index, own=None, calibration=calibration)
-    assert made.tree.token_ids == (6,)
+    draft = grow((1,), budget, shared=index, own=None, calibration=calibration)
+    assert draft.tree.token_ids == (6,)
 
 
 def phrases_of_rounds(text: list[int], lengths: list[int]) -> list[Phrase]:
     """The phrases of a request with these round lengths: its text, and wrong branches."""
-    said: list[Phrase] = []
+    phrases: list[Phrase] = []
     end = 0
     for length in lengths:
         begin, end = end, end + length
         context = tuple(text[max(0, begin - MAX_CONTEXT) : begin])
-        said.append(Phrase(context, tuple(text[begin:end])))
+        phrases.append(Phrase(context, tuple(text[begin:end])))
         if length % 2:
-            said.append(Phrase(context, (7, 8), committed=False))
-    return said
+            phrases.append(Phrase(context, (7, 8), committed=False))
+    return phrases
 
 
 @settings(deadline=None)
@@ -164,32 +166,32 @@ def phrases_of_rounds(text: list[int], lengths: list[int]) -> list[Phrase]:
 def test_rounds_of_a_request_are_joined_into_one_run(
     lengths: list[int], data: st.DataObject
 ) -> None:
-    """An index learns the same from it: followers of the log count what the writer counted."""
+    """An index learns the same from the run: readers of the log count what its writer counted."""
     count = sum(lengths)
     text = data.draw(st.lists(st.integers(0, 5), min_size=count, max_size=count))
-    apart = phrases_of_rounds(text, lengths)
-    together = joined(apart)
-    runs = [phrase for phrase in together if phrase.committed]
+    separate = phrases_of_rounds(text, lengths)
+    joined_phrases = joined(separate)
+    runs = [phrase for phrase in joined_phrases if phrase.committed]
     assert [token for run in runs for token in run.tokens] == text
     full = [len(run.tokens) + len(after.tokens) > MAX_PHRASE_TOKENS - 30
             for run, after in zip(runs, runs[1:], strict=False)]  # fmt: skip
-    assert all(full) and all(is_recordable(phrase) for phrase in together)
-    wrong = [phrase for phrase in apart if not phrase.committed]
-    assert [phrase for phrase in together if not phrase.committed] == wrong
+    assert all(full) and all(is_recordable(phrase) for phrase in joined_phrases)
+    wrong = [phrase for phrase in separate if not phrase.committed]
+    assert [phrase for phrase in joined_phrases if not phrase.committed] == wrong
     if wrong:
         return  # other orders may lead to other places in a table
     one, other = PhraseIndex(max_bytes=1 << 16), PhraseIndex(max_bytes=1 << 16)
-    one.insert(apart)
-    other.insert(together)
+    one.insert(separate)
+    other.insert(joined_phrases)
     assert (one.table.words == other.table.words).all()
 
 
 def test_only_consecutive_phrases_are_joined() -> None:
-    said = [Phrase((1, 2), (3,)), Phrase((9,), (9,)), Phrase((1, 2, 3), (4,))]
-    assert joined(said) == said  # other text came in between
+    phrases = [Phrase((1, 2), (3,)), Phrase((9,), (9,)), Phrase((1, 2, 3), (4,))]
+    assert joined(phrases) == phrases  # other text came in between
     assert joined([Phrase((), (3,)), Phrase((3,), (4,))]) == [Phrase((), (3, 4))]
     predicted = Phrase((1, 2, 3), (4,), committed=False)
-    assert joined([said[0], predicted]) == [said[0], predicted]
+    assert joined([phrases[0], predicted]) == [phrases[0], predicted]
     assert joined([]) == []
 
 
@@ -211,7 +213,7 @@ def test_trailing_bytes_after_the_last_phrase_are_rejected() -> None:
     )
 )  # fmt: skip
 def test_arbitrary_bytes_are_rejected_or_decode_to_valid_phrases(record: bytes) -> None:
-    """A checksum is not a signature: what passes must still be within the limits."""
+    """A checksum is not a signature: records with a correct one must still be within the limits."""
     batch = decode(record)
     assert batch is None or all(is_recordable(phrase) for phrase in batch.phrases)
 

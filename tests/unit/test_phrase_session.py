@@ -27,22 +27,22 @@ def test_first_text_counted_in_pieces_gives_the_same_index() -> None:
     """A prompt of 128k tokens used to be counted before admission, which blocked everything."""
     random.seed(4)
     text, prediction = random.choices(range(40), k=1300), random.choices(range(40), k=600)
-    waiting = [PhraseSession(text, 16, prediction=prediction) for _ in range(3)]
-    table = own_index(waiting[0]).table
+    sessions = [PhraseSession(text, 16, prediction=prediction) for _ in range(3)]
+    table = own_index(sessions[0]).table
     assert not table.words.any()
-    seen = [int(table.state[0]) for _ in waiting[0].index_steps()]
-    assert seen == [512, 600, 1112, 1624, 1900]  # the clock: one tick per token
-    next(waiting[1].index_steps())
-    whole = PhraseIndex(max_bytes=table.words.nbytes)
-    whole.extend((), prediction)
-    whole.extend((), text)
-    for session in waiting:  # the last two count the rest for their first draft
+    clocks = [int(table.state[0]) for _ in sessions[0].index_steps()]
+    assert clocks == [512, 600, 1112, 1624, 1900]  # the clock: one tick per token
+    next(sessions[1].index_steps())
+    expected = PhraseIndex(max_bytes=table.words.nbytes)
+    expected.extend((), prediction)
+    expected.extend((), text)
+    for session in sessions:  # the last two count the rest for their first draft
         assert len(session.propose(text, AMPLE)) == 8
-        assert (own_index(session).table.words == whole.table.words).all()
+        assert (own_index(session).table.words == expected.table.words).all()
 
 
 def test_later_text_is_counted_after_the_first_text() -> None:
-    """If it comes before the first text has been counted, the rest of that is counted first."""
+    """If the first text has not been counted completely, its rest is counted first."""
     text = [1, 2, 3, 1, 2, 4] * 200
     sessions = [PhraseSession(text, 16) for _ in range(2)]
     assert len(list(sessions[0].index_steps())) == 3
@@ -50,9 +50,9 @@ def test_later_text_is_counted_after_the_first_text() -> None:
         session.extend(text, [1, 2])
         session.insert([Phrase((2,), (5,))])
     drafts = [session.propose([*text, 1, 2], AMPLE) for session in sessions]
-    words = [own_index(session).table.words for session in sessions]
+    tables = [own_index(session).table.words for session in sessions]
     assert all(draft == drafts[0] for draft in drafts)
-    assert all((word == words[0]).all() for word in words)
+    assert all((table == tables[0]).all() for table in tables)
 
 
 def test_no_proposal_after_a_stop_token_drafted_by_another_source() -> None:
@@ -66,14 +66,14 @@ def test_no_proposal_after_a_stop_token_drafted_by_another_source() -> None:
 @pytest.mark.parametrize("harvests", [True, False])
 def test_predictions_on_rejected_branches_are_drafted_from(harvests: bool) -> None:
     """Both the request and those that it teaches draft from it, unless this is switched off."""
-    taught: list[Phrase] = []
+    learned: list[Phrase] = []
     session = PhraseSession(
-        [1, 2], 16, harvests=harvests, teach=lambda _, phrases: taught.extend(phrases)
+        [1, 2], 16, harvests=harvests, teach=lambda _, phrases: learned.extend(phrases)
     )
     draft = DraftTree.chain([7], TokenSource.DRAFT_MODEL)
     session.learn([1, 2], draft, Verdict((), (3,), 3, (5,)))
     rejected = Phrase((1, 2, 7), (5,), committed=False)
-    assert taught == [Phrase((1, 2), (3,)), *[rejected] * harvests]
+    assert learned == [Phrase((1, 2), (3,)), *[rejected] * harvests]
     assert session.propose([1, 2, 7], AMPLE).token_ids == (5,) * harvests
 
 
@@ -102,12 +102,12 @@ def test_text_that_is_not_drafted_from_is_not_indexed(
     store: PhraseStore, scope: PhraseScope, own_text: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such a text used to be indexed, 8 MiB for 32k tokens, although nothing read the index."""
-    counted: list[Sequence[int]] = []
+    extended: list[Sequence[int]] = []
 
-    def noted(self: PhraseIndex, context: Sequence[int], token_ids: Sequence[int]) -> None:
-        counted.append(token_ids)
+    def record_extend(self: PhraseIndex, context: Sequence[int], token_ids: Sequence[int]) -> None:
+        extended.append(token_ids)
 
-    monkeypatch.setattr(PhraseIndex, "extend", noted)
+    monkeypatch.setattr(PhraseIndex, "extend", record_extend)
     session = store.session(
         PhraseAccess(scope=scope), [1, 2, 3] * 400, vocabulary_size=8, expected_tokens=16,
         publishes=True,
@@ -119,33 +119,33 @@ def test_text_that_is_not_drafted_from_is_not_indexed(
     session.insert([Phrase((2,), (5,))])
     assert len(session.propose([3, 1], AMPLE)) == 0
     session.learn([3, 1], EMPTY_TREE, Verdict((), (2, 4), 2))
-    assert not counted
-    known = [namespace.index.entries for namespace in store.namespaces()]
-    assert known == ([5] if scope is PhraseScope.SHARED else [])  # it teaches nevertheless
+    assert not extended
+    entries = [namespace.index.entries for namespace in store.namespaces()]
+    assert entries == ([5] if scope is PhraseScope.SHARED else [])  # it teaches nevertheless
 
 
 @pytest.mark.parametrize("judged", [True, False], ids=["judged", "of a drafter"])
 def test_queries_are_counted_without_a_verdict(judged: bool) -> None:
     """The drafter proposes and learns, but never judges."""
 
-    def counted() -> tuple[float, float]:
+    def query_counts() -> tuple[float, float]:
         queries = REGISTRY.get_sample_value("draftloop_phrase_queries_total")
         hits = REGISTRY.get_sample_value("draftloop_phrase_hits_total", {"source": "prompt_lookup"})
         return queries or 0.0, hits or 0.0
 
     session = PhraseSession([1, 2, 3, 1, 2], 64)
-    queries, hits = counted()
+    queries, hits = query_counts()
     assert len(session.propose([1, 2, 3, 1, 2], AMPLE))
     assert len(session.propose([1, 2, 3, 1, 2], AMPLE, drafted=[9])) == 0
     if judged:
         session.judge([3])
     verdict = Verdict((), (3,), root_prediction=3)
     session.learn([1, 2, 3, 1, 2], EMPTY_TREE, verdict)
-    assert counted() == (queries + 2, hits + 1)
+    assert query_counts() == (queries + 2, hits + 1)
 
 
 def test_index_with_released_memory_counts_nothing() -> None:
-    """Whoever still holds the index would otherwise write beyond its table."""
+    """Otherwise a session that still holds the index would write beyond its table."""
     index = PhraseIndex(max_bytes=1 << 14)
     index.extend((), [1, 2, 3])
     index.free()

@@ -39,11 +39,11 @@ CHAT = [1 + 7 * place % 90 for place in range(60)]
 OTHER = [1 + 11 * place % 90 for place in range(60)]
 
 
-def same_logits(said: Tensor, wanted: Tensor) -> bool:
+def same_logits(actual: Tensor, expected: Tensor) -> bool:
     """Equality bit for bit, if a row does not depend on what is computed beside it."""
     if cpu_linear.UNIT is None:
-        return torch.allclose(said, wanted, atol=1e-5)
-    return torch.equal(said, wanted)
+        return torch.allclose(actual, expected, atol=1e-5)
+    return torch.equal(actual, expected)
 
 
 @pytest.fixture(scope="module")
@@ -71,12 +71,12 @@ def run(task: Task[Tensor]) -> tuple[Tensor, int]:
     computed, logits = 0, None
     while True:
         try:
-            wish = next(task) if logits is None else task.send(logits)
+            request = next(task) if logits is None else task.send(logits)
         except StopIteration as finished:
             return finished.value, computed
-        assert isinstance(wish, Forward)
-        (logits,) = wish.model.forward([wish])
-        computed += wish.rows
+        assert isinstance(request, Forward)
+        (logits,) = request.model.forward([request])
+        computed += request.rows
 
 
 def open_slot(model: LanguageModel, text: list[int], group: str | None = "") -> Slot:
@@ -99,13 +99,13 @@ def test_next_turn_of_a_chat_continues_in_its_slot(model: LanguageModel) -> None
     run(logits_task(model, first, CHAT[:40]))
     model.cache.release(first)
     compute(model, OTHER)  # takes an empty slot, another one
-    wanted, all_of_it = compute(model, CHAT, None)
-    assert all_of_it == len(CHAT)
+    expected, all_rows = compute(model, CHAT, None)
+    assert all_rows == len(CHAT)
     second = open_slot(model, CHAT)
     assert second.index == first.index and second.length == second.shared == 40
     logits, computed = run(logits_task(model, second, CHAT))
     model.cache.release(second)
-    assert computed == len(CHAT) - 40 and same_logits(logits, wanted)
+    assert computed == len(CHAT) - 40 and same_logits(logits, expected)
 
 
 def test_prefix_of_a_running_session_is_copied(model: LanguageModel) -> None:
@@ -123,8 +123,8 @@ def test_prefix_of_a_running_session_is_copied(model: LanguageModel) -> None:
 def test_request_with_a_short_common_prefix_leaves_the_text_in_place(model: LanguageModel) -> None:
     """A request that shares less than half of a text leaves that text as it was."""
     compute(model, CHAT)
-    for place in range(2):  # as many slots as are left
-        assert compute(model, CHAT[:20] + OTHER[place : place + 30])[1] == 30
+    for start in range(2):  # as many slots as are left
+        assert compute(model, CHAT[:20] + OTHER[start : start + 30])[1] == 30
     assert compute(model, [*CHAT, 5])[1] == 1
 
 
@@ -153,9 +153,9 @@ def test_read_only_session_shares_no_rows(model: LanguageModel) -> None:
 
 def test_cached_text_is_computed_only_for_its_last_token(model: LanguageModel) -> None:
     # Only the last token is computed again, because its logits are needed.
-    wanted = compute(model, CHAT)[0]
+    expected = compute(model, CHAT)[0]
     again, computed = compute(model, CHAT)
-    assert computed == 1 and same_logits(again, wanted)
+    assert computed == 1 and same_logits(again, expected)
 
 
 def raise_out_of_memory(*_: object) -> NoReturn:
@@ -163,7 +163,7 @@ def raise_out_of_memory(*_: object) -> NoReturn:
 
 
 @pytest.mark.parametrize(
-    ("fails", "alone", "first"),
+    ("failing_name", "alone", "first"),
     [
         ("draftloop.runtime.model.LanguageModel.run_batch", False, 91),
         ("draftloop.runtime.layout.run", False, 92),
@@ -172,10 +172,14 @@ def raise_out_of_memory(*_: object) -> NoReturn:
     ids=["laid out", "prepared", "in one call"],
 )
 def test_rows_of_a_failed_forward_are_not_shared(
-    model: LanguageModel, monkeypatch: pytest.MonkeyPatch, fails: str, alone: bool, first: int
+    model: LanguageModel,
+    monkeypatch: pytest.MonkeyPatch,
+    failing_name: str,
+    alone: bool,
+    first: int,
 ) -> None:
-    """Rows count in the slot before they are computed; sharing them would give nonsense."""
-    if "layout" not in fails:
+    """A slot counts rows before they are computed; sharing those would corrupt the output."""
+    if "layout" not in failing_name:
         monkeypatch.setattr(model, "prepared", None)
     elif model.prepared is None:
         pytest.skip("no compiled forwards on this processor")
@@ -187,7 +191,7 @@ def test_rows_of_a_failed_forward_are_not_shared(
     slot = model.acquire(request.text())
     session = VerifierSession(model, slot, request, is_alone=lambda: alone)
     with monkeypatch.context() as broken, pytest.raises(RuntimeError, match="out of memory"):
-        broken.setattr(fails, raise_out_of_memory)
+        broken.setattr(failing_name, raise_out_of_memory)
         run_together([verify(session, EMPTY_TREE, chunk_tokens=len(text))])
     assert (slot.length, slot.pending) == (0, 0)
     model.cache.release(slot)
@@ -208,9 +212,9 @@ def recorded_forward_rows(model: LanguageModel, patch: pytest.MonkeyPatch) -> li
     sizes: list[int] = []
     forward = model.forward
 
-    def counting(wishes: Sequence[Forward]) -> list[Tensor]:
-        sizes.append(sum(wish.rows for wish in wishes))
-        return forward(wishes)
+    def counting(requests: Sequence[Forward]) -> list[Tensor]:
+        sizes.append(sum(request.rows for request in requests))
+        return forward(requests)
 
     patch.setattr(model, "forward", counting)
     return sizes
@@ -218,12 +222,12 @@ def recorded_forward_rows(model: LanguageModel, patch: pytest.MonkeyPatch) -> li
 
 def run_together(tasks: Sequence[Task[T]]) -> list[T]:
     """The results of tasks that all wait before the engine's first forward pass."""
-    engine, together = Engine(), threading.Event()
+    engine, submitted = Engine(), threading.Event()
     try:
-        engine.call(together.wait)
-        waiting = [engine.submit(task) for task in tasks]
-        together.set()
-        return [task.result() for task in waiting]
+        engine.call(submitted.wait)
+        futures = [engine.submit(task) for task in tasks]
+        submitted.set()
+        return [task.result() for task in futures]
     finally:
         engine.stop()
 
@@ -231,16 +235,16 @@ def run_together(tasks: Sequence[Task[T]]) -> list[T]:
 def test_burst_computes_its_common_prefix_once(
     model: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Waiting prompts copy what others have computed since; none computes what another computes."""
+    """Waiting prompts copy rows that others have computed; no rows are computed twice."""
     texts = [CHAT[:48] + [3, 4 + index] for index in range(3)]
-    wanted = [compute(model, text, None)[0] for text in texts]
+    expected = [compute(model, text, None)[0] for text in texts]
     slots = [open_slot(model, text, "burst") for text in texts]
     sizes = recorded_forward_rows(model, monkeypatch)
     pairs = zip(slots, texts, strict=True)
     answers = run_together([logits_task(model, slot, text) for slot, text in pairs])
     for slot in slots:
         model.cache.release(slot)
-    assert all(map(same_logits, answers, wanted))
+    assert all(map(same_logits, answers, expected))
     assert sum(sizes) <= len(texts[0]) + 2 * CHUNK  # not three times as many
 
 
@@ -270,7 +274,7 @@ def test_choices_of_one_prompt_compute_it_once(
 def test_memory_touched_for_kept_texts_is_bounded() -> None:
     """On a CPU, a slot takes memory once it is written to, and never returns it."""
     shape = CacheShape(layers=1, slots=8, kv_heads=1, rows=64, head_dim=2)
-    for limit, wanted in ((None, 8), (60, 3), (1, 1)):
+    for limit, expected in ((None, 8), (60, 3), (1, 1)):
         cache = KVCache(shape, dtype=torch.float32, device=torch.device("cpu"), touched_rows=limit)
         used = set()
         for number in range(20):
@@ -278,9 +282,9 @@ def test_memory_touched_for_kept_texts_is_bounded() -> None:
             slot.length = 25
             used.add(slot.index)
             cache.release(slot)
-        assert len(used) == wanted
-    busy = [acquire(cache, 4, Text(CHAT, "")) for _ in range(8)]
-    assert len({slot.index for slot in busy}) == 8  # a session that needs a slot gets one
+        assert len(used) == expected
+    slots = [acquire(cache, 4, Text(CHAT, "")) for _ in range(8)]
+    assert len({slot.index for slot in slots}) == 8  # a session that needs a slot gets one
 
 
 def test_only_copied_rows_count_as_shared() -> None:
@@ -297,8 +301,8 @@ def test_no_session_waits_for_a_read_only_session() -> None:
     shape = CacheShape(layers=1, slots=2, kv_heads=1, rows=64, head_dim=2)
     cache = KVCache(shape, dtype=torch.float32, device=torch.device("cpu"))
     reader = acquire(cache, 4, Text(CHAT, "", read_only=True))
-    giver = acquire(cache, 4, Text(CHAT, ""))
-    assert computes_for(giver, reader) and not computes_for(reader, giver)
+    shared = acquire(cache, 4, Text(CHAT, ""))
+    assert computes_for(shared, reader) and not computes_for(reader, shared)
 
 
 def test_computes_for_holds_for_sessions_with_a_missing_common_prefix(model: LanguageModel) -> None:

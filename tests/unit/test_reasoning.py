@@ -75,16 +75,16 @@ def test_result_does_not_depend_on_pieces(opened: bool, pieces: list[str], cuts:
         inside, begin, rest = True, THINK.begin, text.lstrip().removeprefix(THINK.begin)
     if not inside:
         assert (reasoning, content) == ("", text)
-    before, _, behind = rest.partition(THINK.end)
+    before, _, after = rest.partition(THINK.end)
     if inside:
-        assert (reasoning, content) == (before.strip("\n"), behind.lstrip("\n")), begin
+        assert (reasoning, content) == (before.strip("\n"), after.lstrip("\n")), begin
 
 
 def test_reasoning_is_streamed() -> None:
     reader = ReasoningReader(THINK, opened=False)
-    said = [reader.feed(text) for text in ("<th", "ink>a", " b\n", "c", "\n</think>", "\n", "d")]
-    told = [(parts.reasoning, parts.content) for parts in said]
-    assert told == [("", ""), ("a", ""), (" b", ""), ("\nc", ""), ("", ""), ("", ""), ("", "d")]
+    answers = [reader.feed(text) for text in ("<th", "ink>a", " b\n", "c", "\n</think>", "\n", "d")]
+    texts = [(parts.reasoning, parts.content) for parts in answers]
+    assert texts == [("", ""), ("a", ""), (" b", ""), ("\nc", ""), ("", ""), ("", ""), ("", "d")]
 
 
 @pytest.mark.parametrize(
@@ -129,31 +129,41 @@ FORMS = [
 
 @pytest.mark.parametrize("special", [None, False, True])
 @pytest.mark.parametrize("marks", MARKS.values(), ids=MARKS)
-@pytest.mark.parametrize(("form", "good", "bad"), FORMS)
+@pytest.mark.parametrize(("response_format", "good", "bad"), FORMS)
 def test_structured_answer_may_follow_reasoning(
-    tmp_path: Path, form: Grammar, good: str, bad: str, marks: Marks, special: bool | None
+    tmp_path: Path,
+    response_format: Grammar,
+    good: str,
+    bad: str,
+    marks: Marks,
+    special: bool | None,
 ) -> None:
     """Marks may be letters, tokens with letters, or special tokens, which have none."""
-    own, folder = OWN, bundled_model("verifier")
+    tokenizer, folder = OWN, bundled_model("verifier")
     if special is not None:
-        own, folder = tokenizer_with(tmp_path, marks.begin, marks.end, special=special), tmp_path
+        tokenizer, folder = (
+            tokenizer_with(tmp_path, marks.begin, marks.end, special=special),
+            tmp_path,
+        )
     grammars = Grammars(folder, 4098, [0])
 
-    def follows(text: str, prompt: str) -> bool:
-        thought = thought_after(prompt, marks, own)
-        grammar = thought.before(form)
+    def allowed(text: str, prompt: str) -> bool:
+        thought = thought_after(prompt, marks, tokenizer)
+        grammar = thought.before(response_format)
         assert grammar is not None and len(thought.named_tokens) == (2 if special else 0)
         grammars.follow(grammar)
         matcher = LLMatcher(grammars.vocabulary.tokenizer, grammar_text(grammar))
-        token_ids = own.encode(text, add_special_tokens=False)
+        token_ids = tokenizer.encode(text, add_special_tokens=False)
         return matcher.validate_tokens([*token_ids, 0]) == len(token_ids) + 1
 
-    hm = f"\nHm < {bad} {{ </\n{marks.end}"
-    assert follows(f"{hm}\n\n{good}", marks.begin) and follows(hm + good, marks.begin)
-    assert not follows(f"{hm}\n\n{bad}", marks.begin) and not follows(good, marks.begin)
-    assert follows(marks.begin + hm + good, "") and follows(good, "") and not follows(bad, "")
+    reasoning = f"\nHm < {bad} {{ </\n{marks.end}"
+    assert allowed(f"{reasoning}\n\n{good}", marks.begin) and allowed(reasoning + good, marks.begin)
+    assert not allowed(f"{reasoning}\n\n{bad}", marks.begin) and not allowed(good, marks.begin)
+    assert (
+        allowed(marks.begin + reasoning + good, "") and allowed(good, "") and not allowed(bad, "")
+    )
     closed = f"{marks.begin}\n\n{marks.end}\n\n"
-    assert follows(good, closed) and not follows(marks.begin + hm + good, closed)
+    assert allowed(good, closed) and not allowed(marks.begin + reasoning + good, closed)
 
 
 def test_no_grammar_without_a_response_format() -> None:
@@ -181,8 +191,8 @@ def test_reasoning_and_content_before_calls() -> None:
         form.delta(0, letter, None, end)["delta"]
         for letter, end in zip(ANSWER, [*ends, "stop"], strict=True)
     ]
-    for name, told in (("reasoning", "Hm."), ("content", "Let me see.")):
-        assert "".join(delta.get(name, "") for delta in deltas) == told
+    for name, expected in (("reasoning", "Hm."), ("content", "Let me see.")):
+        assert "".join(delta.get(name, "") for delta in deltas) == expected
     assert sum("tool_calls" in delta for delta in deltas) >= 1
 
 
@@ -234,12 +244,12 @@ def test_reasoning_tokens_when_opened_by_the_prompt_or_not_parsed() -> None:
 
 def test_templates_receive_earlier_reasoning() -> None:
     """A client sends back what it got, under both names or under one."""
-    for said in (
+    for fields in (
         {"reasoning": "Hm.", "reasoning_content": "Hm."},
         {"reasoning": "Hm."},
         {"reasoning_content": "Hm.", "content": None},
     ):
-        (plain,) = for_template([chat_message(**said)])
+        (plain,) = for_template([chat_message(**fields)])
         assert plain["reasoning"] == plain["reasoning_content"] == "Hm." and plain["content"] == ""
     with pytest.raises(InvalidInput) as caught:
         for_template([chat_message(role="user", content="x", reasoning="y")])

@@ -81,11 +81,11 @@ def test_phrases_and_successors_grow_one_tree() -> None:
     """Copied text goes first; successors share the remaining probability, under phrases too."""
     session = session_of(table_of(t1=[2, 7], t2=[8]), text=[5, 1, 2, 3, 5, 1, 2, 3])
     tree = session.propose([3, 5, 1], BUDGET)
-    found = tree.children()
-    copied = found[ROOT, 2]
+    children = tree.children()
+    copied = children[ROOT, 2]
     assert tree.sources[copied] is TokenSource.PROMPT_LOOKUP
-    assert tree.sources[found[ROOT, 7]] is RECYCLED
-    assert tree.sources[found[copied, 8]] is RECYCLED
+    assert tree.sources[children[ROOT, 7]] is RECYCLED
+    assert tree.sources[children[copied, 8]] is RECYCLED
     siblings = [e for e, parent in zip(tree.estimates, tree.parents, strict=True) if parent == ROOT]
     assert sum(siblings) <= 1
 
@@ -104,12 +104,12 @@ def test_proposed_nodes_with_accepted_parents_are_trials() -> None:
     tree = session.propose([1], DraftBudget(max_nodes=4, max_depth=2))
     assert len(tree) == 4
     learn(session, [2, 9])  # 2 was right and 3 wrong; below 2, 4 was wrong; 5 was never reached
-    seen = sum(calibration.trials)
+    trials = sum(calibration.trials)
     # Each is counted at its depth and over all depths; trials fade.
-    assert (seen, sum(calibration.hits)) == pytest.approx((2 * 3, 2 * 1), abs=0.1)
+    assert (trials, sum(calibration.hits)) == pytest.approx((2 * 3, 2 * 1), abs=0.1)
     assert calibration.hits[cell_of(RECYCLED, RANK_SCORES[0], 1)] == 1
     learn(session, [2, 4])  # nothing was proposed since
-    assert sum(calibration.trials) == seen
+    assert sum(calibration.trials) == trials
 
 
 def test_proposals_after_drafted_tokens_are_judged_if_those_were_accepted() -> None:
@@ -119,14 +119,14 @@ def test_proposals_after_drafted_tokens_are_judged_if_those_were_accepted() -> N
         calibration = Calibration()
         table = table_of(t1=[2], t5=[2])
         session = PhraseSession([], 16, successors=table, calibration=calibration)
-        once = DraftBudget(max_nodes=1, max_depth=1)
-        session.propose([1], once)
-        session.propose([1], once, drafted=[5])
+        one_node = DraftBudget(max_nodes=1, max_depth=1)
+        session.propose([1], one_node)
+        session.propose([1], one_node, drafted=[5])
         learn(session, emitted)
         trials.append((sum(calibration.trials), sum(calibration.hits)))
-    behind, only_first = trials
-    assert behind == pytest.approx((4, 2), abs=0.1)
-    assert only_first == pytest.approx((2, 0), abs=0.1)
+    both_accepted, first_accepted = trials
+    assert both_accepted == pytest.approx((4, 2), abs=0.1)
+    assert first_accepted == pytest.approx((2, 0), abs=0.1)
 
 
 def test_successors_of_a_verdict_are_recycled() -> None:
@@ -145,27 +145,29 @@ def test_table_is_shared_by_the_phrase_scope() -> None:
     recycles = DraftsFrom(shared=False, own_text=False, recycles=True)
     teaching = Verdict((), (1,), 1, (), successor_ids=(9,))
 
-    def session(scope: PhraseScope, tenant: str = "a") -> PhraseSession:
+    def new_session(scope: PhraseScope, tenant: str = "a") -> PhraseSession:
         access = PhraseAccess(scope=scope, target_fingerprint="f", tenant=tenant, origin=1)
-        made = store.session(
+        session = store.session(
             access, (), vocabulary_size=VOCABULARY, expected_tokens=16, publishes=False,
             drafts_from=recycles,
         )  # fmt: skip
-        assert made is not None
-        return made
+        assert session is not None
+        return session
 
-    def knows(made: PhraseSession) -> bool:
-        return len(made.propose([5], BUDGET)) > 0
+    def has_learned(session: PhraseSession) -> bool:
+        return len(session.propose([5], BUDGET)) > 0
 
     try:
         for scope in (PhraseScope.READ_ONLY, PhraseScope.PRIVATE, PhraseScope.OFF):
-            alone = session(scope)
+            alone = new_session(scope)
             alone.recycle(5, DraftTree(), teaching)
-            assert knows(alone) and not knows(session(PhraseScope.SHARED))
-        session(PhraseScope.SHARED).recycle(5, DraftTree(), teaching)
-        assert knows(session(PhraseScope.SHARED)) and knows(session(PhraseScope.READ_ONLY))
-        assert not knows(session(PhraseScope.PRIVATE))
-        assert not knows(session(PhraseScope.SHARED, tenant="b"))
+            assert has_learned(alone) and not has_learned(new_session(PhraseScope.SHARED))
+        new_session(PhraseScope.SHARED).recycle(5, DraftTree(), teaching)
+        assert has_learned(new_session(PhraseScope.SHARED)) and has_learned(
+            new_session(PhraseScope.READ_ONLY)
+        )
+        assert not has_learned(new_session(PhraseScope.PRIVATE))
+        assert not has_learned(new_session(PhraseScope.SHARED, tenant="b"))
     finally:
         store.close()
 
@@ -196,13 +198,13 @@ def test_successors_share_the_probability_left_by_phrases() -> None:
     index = PhraseIndex(max_bytes=1 << 14)
     index.extend((), [1, 2] * 10)
     table = table_of(t1=[2, 3, 4])
-    made = grow(
+    draft = grow(
         [1], DraftBudget(max_nodes=3, max_depth=1), shared=index, own=None,
         calibration=Calibration(), successors=table.rows,
     )  # fmt: skip
-    of_phrase = made.tree.estimates[0]
-    assert made.tree.token_ids == (2, 3, 4) and 0.5 < of_phrase < 1
-    assert made.scores[1:] == pytest.approx(RANK_SCORES[1:3] * (1 - of_phrase))
+    phrase_estimate = draft.tree.estimates[0]
+    assert draft.tree.token_ids == (2, 3, 4) and 0.5 < phrase_estimate < 1
+    assert draft.scores[1:] == pytest.approx(RANK_SCORES[1:3] * (1 - phrase_estimate))
 
 
 def test_unknown_successors_are_not_drafted() -> None:

@@ -128,7 +128,7 @@ def test_url_errors_name_rule_and_value(url: str, rule: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url, shown",
+    "url, expected",
     [
         ("redis://h", "redis://h"),
         ("redis://u:p@h/1", "redis://u:***@h/1"),
@@ -139,24 +139,24 @@ def test_url_errors_name_rule_and_value(url: str, rule: str) -> None:
         ("memory://", "memory://"),
     ],
 )
-def test_masked_urls_keep_the_address(url: str, shown: str) -> None:
-    assert masked(url) == shown
+def test_masked_urls_keep_the_address(url: str, expected: str) -> None:
+    assert masked(url) == expected
 
 
 def visible_texts(url: str) -> list[str]:
     """All that users, logs or tracebacks may show of a URL."""
-    seen = [masked(url)]
+    texts = [masked(url)]
     for attempt in (check_url, parse):
         try:
-            seen.append(repr(attempt(url)))
+            texts.append(repr(attempt(url)))
         except InvalidInput as error:
-            seen += [str(error), repr(error)]
+            texts += [str(error), repr(error)]
     try:
         chosen = PhraseSettings(phrases_url=url)
-        seen += [repr(chosen), str(chosen), repr(chosen.effective())]
+        texts += [repr(chosen), str(chosen), repr(chosen.effective())]
     except ValidationError as error:
-        seen += [str(error), repr(error), explain(error)]
-    return seen
+        texts += [str(error), repr(error), explain(error)]
+    return texts
 
 
 BREAKING = "@/:#?&%[]= \u2100é"
@@ -212,20 +212,23 @@ def test_unusable_tls_files_of_a_url_fail_startup(tmp_path: Path) -> None:
     pair = authority.pair("ours")
     key = load_pem_private_key(pair.key.read_bytes(), None)
     encrypted = tmp_path / "encrypted.key"
-    form = (Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret"))
-    encrypted.write_bytes(key.private_bytes(*form))
-    shown = f"ssl_certfile={pair.certificate}"
-    for query, words in (
+    key_format = (Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret"))
+    encrypted.write_bytes(key.private_bytes(*key_format))
+    certificate = f"ssl_certfile={pair.certificate}"
+    for query, error in (
         (f"ssl_ca_certs={tmp_path / 'gone.pem'}", "ssl_ca_certs: .*gone.pem cannot be read"),
         (f"ssl_ca_certs={pair.key}", "ssl_ca_certs: .* must hold PEM certificates"),
-        (f"{shown}&ssl_keyfile={encrypted}", "ssl_certfile, ssl_keyfile: .*the key is encrypted"),
-        (shown, "must be a PEM certificate and its key"),
+        (
+            f"{certificate}&ssl_keyfile={encrypted}",
+            "ssl_certfile, ssl_keyfile: .*the key is encrypted",
+        ),
+        (certificate, "must be a PEM certificate and its key"),
     ):
         url = f"rediss://u:{SECRET}@h?{query}"
-        with pytest.raises(StartupFailure, match=words) as caught:
+        with pytest.raises(StartupFailure, match=error) as caught:
             OrchestratorSettings.from_command_line(["--phrases-url", url])
         assert SECRET not in str(caught.value)
-    check_usable(f"rediss://h?ssl_ca_certs={authority.ca}&{shown}&ssl_keyfile={pair.key}")
+    check_usable(f"rediss://h?ssl_ca_certs={authority.ca}&{certificate}&ssl_keyfile={pair.key}")
 
 
 def test_invalid_url_in_the_environment_fails_startup(monkeypatch: pytest.MonkeyPatch) -> None:

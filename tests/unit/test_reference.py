@@ -58,8 +58,8 @@ REFUSED: dict[str, tuple[PretrainedConfig, str]] = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_model_with_different_logits_is_refused(tmp_path: Path, case: str) -> None:
-    config, said = REFUSED[case]
-    with pytest.raises(StartupFailure, match=f"^model: .*({said})"):
+    config, error = REFUSED[case]
+    with pytest.raises(StartupFailure, match=f"^model: .*({error})"):
         load_model(save_model(tmp_path, config))
 
 
@@ -76,8 +76,8 @@ def test_dtype_overflow_in_the_reference_is_reported(tmp_path: Path) -> None:
     weights["lm_head.weight"][7] = torch.finfo(torch.float16).max
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     assert load_model(folder).row_by_row
-    said = r"what llama says of a short text is no finite number \(NaN or infinite\) in float16; "
-    with pytest.raises(StartupFailure, match=f"^model: {said}serve it in float32 or bfloat16$"):
+    error = r"what llama says of a short text is no finite number \(NaN or infinite\) in float16; "
+    with pytest.raises(StartupFailure, match=f"^model: {error}serve it in float32 or bfloat16$"):
         load_model(folder, dtype="float16")
 
 
@@ -88,10 +88,10 @@ def test_non_finite_logits_of_our_runtime_are_reported(
     def forward(forwards: Sequence[Forward]) -> list[Tensor]:
         return [torch.full((one.rows - one.logits_from, 96), torch.nan) for one in forwards]
 
-    model, known = load_model(save_model(tmp_path)), Reference([1], [2, 3], torch.randn(3, 96))
+    model, reference = load_model(save_model(tmp_path)), Reference([1], [2, 3], torch.randn(3, 96))
     monkeypatch.setattr(model, "forward", forward)
     with pytest.raises(StartupFailure, match="no finite number .* in float32; serve a model with"):
-        known.require_same(model)
+        reference.require_same(model)
 
 
 @pytest.mark.parametrize("limits", [
@@ -106,11 +106,11 @@ def test_models_with_small_limits_can_be_served(tmp_path: Path, limits: dict[str
 
 def test_distance_to_the_reference_is_large_for_nan_logits() -> None:
     # NaN logits never count as close to the reference.
-    known = Reference([1], [2, 3], torch.randn(3, 8))
-    assert known.distance(known.logits, [0, 1, 2]) == 0
-    assert known.distance(known.logits[1:], [1, 2]) == 0
-    assert not known.distance(known.logits * float("nan"), [0, 1, 2]) <= 1
-    assert known.distance(known.logits.flip(0), [0, 1, 2]) > 0.5
+    reference = Reference([1], [2, 3], torch.randn(3, 8))
+    assert reference.distance(reference.logits, [0, 1, 2]) == 0
+    assert reference.distance(reference.logits[1:], [1, 2]) == 0
+    assert not reference.distance(reference.logits * float("nan"), [0, 1, 2]) <= 1
+    assert reference.distance(reference.logits.flip(0), [0, 1, 2]) > 0.5
 
 
 def test_longer_session_in_the_batch_does_not_change_positions(tmp_path: Path) -> None:
@@ -125,10 +125,10 @@ def test_longer_session_in_the_batch_does_not_change_positions(tmp_path: Path) -
     text, long = [5, 17, 3, 88, 41], list(range(1, 65))
     slots = [model.acquire() for _ in range(3)]
     (alone,) = model.forward([Forward(model, slots[0], text)])
-    beside, _ = model.forward(
+    batched, _ = model.forward(
         [Forward(model, slots[1], text), Forward(model, slots[2], long, logits_from=63)]
     )
-    torch.testing.assert_close(beside, alone, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(batched, alone, rtol=1e-5, atol=1e-5)
     whole = load_model(tmp_path, context_length=32)
     (short,) = whole.forward([Forward(whole, whole.acquire(), text)])
     assert not torch.allclose(short, alone, atol=1e-2)  # up to 32 the short factors are right
@@ -141,10 +141,10 @@ def test_longer_session_in_the_batch_does_not_change_positions(tmp_path: Path) -
 
 def test_multimodal_model_is_served_for_text(tmp_path: Path) -> None:
     """The sizes of such a model are those of its part for text."""
-    eyes = {"hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 16, "image_size": 28}
+    vision = {"hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 16, "image_size": 28}
     config = Gemma3Config(
         text_config={**WIDE, "head_dim": 24, "num_key_value_heads": 1},
-        vision_config={**eyes, "num_attention_heads": 2, "patch_size": 14},
+        vision_config={**vision, "num_attention_heads": 2, "patch_size": 14},
         mm_tokens_per_image=4,
     )
     model = load_model(save_model(tmp_path, config))

@@ -27,33 +27,36 @@ class FakeChannel:
 
 
 def replica(
-    name: str, *, room: int = 8, running: int = 0, keeps: bool = True, **load: Any
+    name: str, *, max_sessions: int = 8, running: int = 0, prefix_caching: bool = True, **load: Any
 ) -> Replica:
-    model = model_info(max_sessions=room, prefix_caching=keeps)
+    model = model_info(max_sessions=max_sessions, prefix_caching=prefix_caching)
     one = Replica(name, FakeChannel(), model=model)
     one.report(ServiceLoad(running_sessions=running, **load))
     return one
 
 
-def count_preferred(known: Replicas, times: int = 200) -> Counter[str]:
-    return Counter(known.by_preference()[0].address for _ in range(times))
+def count_preferred(replicas: Replicas, times: int = 200) -> Counter[str]:
+    return Counter(replicas.by_preference()[0].address for _ in range(times))
 
 
 def test_less_busy_replica_is_preferred() -> None:
-    known = Replicas([replica("busy", running=3), replica("idle", running=1)])
-    assert count_preferred(known) == {"idle": 200}
+    replicas = Replicas([replica("busy", running=3), replica("idle", running=1)])
+    assert count_preferred(replicas) == {"idle": 200}
 
 
 def test_preference_considers_capacity_and_waiting_sessions() -> None:
-    large, small = replica("large", room=32, running=6), replica("small", room=4, running=2)
+    large, small = (
+        replica("large", max_sessions=32, running=6),
+        replica("small", max_sessions=4, running=2),
+    )
     assert count_preferred(Replicas([large, small])) == {"large": 200}
     queued = replica("queued", running=1, waiting_sessions=5)
     assert count_preferred(Replicas([queued, replica("full", running=4)])) == {"full": 200}
 
 
 def test_faster_replica_is_preferred_at_equal_load() -> None:
-    known = Replicas([replica("slow", answer_ns=90_000), replica("fast", answer_ns=10_000)])
-    assert count_preferred(known) == {"fast": 200}
+    replicas = Replicas([replica("slow", answer_ns=90_000), replica("fast", answer_ns=10_000)])
+    assert count_preferred(replicas) == {"fast": 200}
 
 
 def test_locally_opened_sessions_count_before_the_next_report() -> None:
@@ -73,11 +76,11 @@ def test_local_sessions_missing_from_the_report_count() -> None:
 
 
 def test_new_sessions_are_spread_over_many_replicas() -> None:
-    """Other orchestrators see the same loads; the least busy one must not get all sessions."""
-    known = Replicas([replica(str(load), running=load) for load in range(6)])
-    seen = count_preferred(known, 2000)
-    assert seen.most_common(1)[0][0] == "0" and seen["0"] < 1000
-    assert seen["5"] == 0 and len(seen) > 3
+    """All orchestrators see the same loads; the least busy replica must not get all sessions."""
+    replicas = Replicas([replica(str(load), running=load) for load in range(6)])
+    counts = count_preferred(replicas, 2000)
+    assert counts.most_common(1)[0][0] == "0" and counts["0"] < 1000
+    assert counts["5"] == 0 and len(counts) > 3
 
 
 TEXT = list(range(100))
@@ -86,83 +89,83 @@ TEXT = list(range(100))
 def test_replica_with_the_cached_prefix_is_preferred() -> None:
     # A replica that has computed the text's prefix is preferred, within one prefix group.
     one, other = replica("one", running=1), replica("other")
-    known = Replicas([one, other])
-    known.record_prefix(one, TEXT, "a")
-    assert known.by_preference([*TEXT, 5], "a")[0] is one
+    replicas = Replicas([one, other])
+    replicas.record_prefix(one, TEXT, "a")
+    assert replicas.by_preference([*TEXT, 5], "a")[0] is one
     for text, group in ((TEXT, "b"), (TEXT, None), ([5, *TEXT], "a")):
-        assert known.by_preference(text, group)[0] is other
+        assert replicas.by_preference(text, group)[0] is other
 
 
 def test_replica_without_prefix_caching_has_no_prefixes() -> None:
-    one, other = replica("one", running=1, keeps=False), replica("other")
-    known = Replicas([one, other])
-    known.record_prefix(one, TEXT, "a")
-    assert known.cached_tokens(TEXT, "a") == 0 and known.by_preference(TEXT, "a")[0] is other
+    one, other = replica("one", running=1, prefix_caching=False), replica("other")
+    replicas = Replicas([one, other])
+    replicas.record_prefix(one, TEXT, "a")
+    assert replicas.cached_tokens(TEXT, "a") == 0 and replicas.by_preference(TEXT, "a")[0] is other
 
 
 def test_cached_prefix_is_ignored_on_a_busier_or_failed_replica() -> None:
     # The replica with the prefix is not preferred if it is much busier or cannot serve.
     one, other = replica("one", running=2), replica("other")
-    known = Replicas([one, other])
-    known.record_prefix(one, TEXT, "")
-    assert known.by_preference(TEXT, "")[0] is other
+    replicas = Replicas([one, other])
+    replicas.record_prefix(one, TEXT, "")
+    assert replicas.by_preference(TEXT, "")[0] is other
     one.report(ServiceLoad())
-    assert known.by_preference(TEXT, "")[0] is one
+    assert replicas.by_preference(TEXT, "")[0] is one
     one.record_failure()
-    assert known.by_preference(TEXT, "")[0] is other
+    assert replicas.by_preference(TEXT, "")[0] is other
     one.record_success()
-    known.leave(one)
-    assert known.by_preference(TEXT, "") == [other]
+    replicas.leave(one)
+    assert replicas.by_preference(TEXT, "") == [other]
 
 
 def test_prefix_lookup_is_skipped_without_a_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every round asks again while there is no drafter, and texts may be long."""
+    """Without a drafter, every round asks for one again, and texts may be long."""
     one, other = replica("one"), replica("other")
-    known, read = Replicas([one, other]), list[int]()
-    find = known._prefixes.find
+    replicas, lookups = Replicas([one, other]), list[int]()
+    find = replicas._prefixes.find
 
-    def counted(tokens: Sequence[int], group: str) -> tuple[Replica | None, int]:
-        read.append(len(tokens))
+    def counting_find(tokens: Sequence[int], group: str) -> tuple[Replica | None, int]:
+        lookups.append(len(tokens))
         return find(tokens, group)
 
-    monkeypatch.setattr(known._prefixes, "find", counted)
-    assert len(known.by_preference(TEXT, "")) == 2 and read == [len(TEXT)]
+    monkeypatch.setattr(replicas._prefixes, "find", counting_find)
+    assert len(replicas.by_preference(TEXT, "")) == 2 and lookups == [len(TEXT)]
     one.record_failure()
-    assert known.by_preference(TEXT, "") == [other, one]
+    assert replicas.by_preference(TEXT, "") == [other, one]
     other.record_failure()
-    assert len(known.by_preference(TEXT, "")) == 2 and read == [len(TEXT)]
+    assert len(replicas.by_preference(TEXT, "")) == 2 and lookups == [len(TEXT)]
 
 
 def test_resting_replicas_come_last() -> None:
-    tired, busy = replica("tired"), replica("busy", running=7)
-    tired.record_failure()
-    known = Replicas([tired, busy])
-    assert [each.address for each in known.by_preference()] == ["busy", "tired"]
+    resting, busy = replica("tired"), replica("busy", running=7)
+    resting.record_failure()
+    replicas = Replicas([resting, busy])
+    assert [each.address for each in replicas.by_preference()] == ["busy", "tired"]
 
 
 @pytest.mark.parametrize("state", ["IDLE", "CONNECTING", "TRANSIENT_FAILURE"])
 def test_disconnected_replicas_come_before_resting_ones(state: str) -> None:
-    tired, gone, busy = replica("tired"), replica("gone"), replica("busy", running=7)
-    tired.record_failure()
-    gone.channel.state = grpc.ChannelConnectivity[state]
-    known = Replicas([tired, gone, busy])
-    assert [each.address for each in known.by_preference()] == ["busy", "gone", "tired"]
+    resting, disconnected, busy = replica("tired"), replica("gone"), replica("busy", running=7)
+    resting.record_failure()
+    disconnected.channel.state = grpc.ChannelConnectivity[state]
+    replicas = Replicas([resting, disconnected, busy])
+    assert [each.address for each in replicas.by_preference()] == ["busy", "gone", "tired"]
 
 
 def test_model_limits_are_the_least_of_all_replicas() -> None:
     # The limits for requests are the lowest of all replicas.
-    known = Replicas()
-    assert known.model is None
-    roomy = Replica("a", None, model=model_info(context_length=64, max_draft_nodes=8))
-    known.join(roomy)
-    narrow = Replica("b", None, model=model_info(context_length=32, max_draft_nodes=16))
-    known.join(narrow)
-    assert known.model is not None
-    assert (known.model.context_length, known.model.max_draft_nodes) == (32, 8)
-    known.leave(narrow)
-    assert known.model.context_length == 64
-    known.leave(roomy)
-    assert known.model.context_length == 64 and not known, "what was known stays known"
+    replicas = Replicas()
+    assert replicas.model is None
+    larger = Replica("a", None, model=model_info(context_length=64, max_draft_nodes=8))
+    replicas.join(larger)
+    smaller = Replica("b", None, model=model_info(context_length=32, max_draft_nodes=16))
+    replicas.join(smaller)
+    assert replicas.model is not None
+    assert (replicas.model.context_length, replicas.model.max_draft_nodes) == (32, 8)
+    replicas.leave(smaller)
+    assert replicas.model.context_length == 64
+    replicas.leave(larger)
+    assert replicas.model.context_length == 64 and not replicas, "what was known stays known"
 
 
 @pytest.mark.parametrize(
@@ -171,25 +174,25 @@ def test_model_limits_are_the_least_of_all_replicas() -> None:
 def test_model_mismatch_names_both_models(changed: dict[str, str]) -> None:
     with pytest.raises(Mismatch) as caught:
         model_info().require_same_model(model_info(**changed))
-    for word in ("aa", "float32", *changed.values()):
-        assert word in str(caught.value)
+    for value in ("aa", "float32", *changed.values()):
+        assert value in str(caught.value)
 
 
 def test_sessions_on_left_replicas_count_until_they_end() -> None:
-    """The gauge used to fall to 0 while they were running."""
+    """The gauge used to fall to 0 while such sessions were running."""
     one, other, idle = replica("one"), replica("other"), replica("idle")
     one.sessions, other.sessions = 2, 3
-    known = Replicas([one, other, idle])
-    for gone in (other, idle):
-        known.leave(gone)
-        known.leave(gone)
-    assert known.sessions == 5
-    known.join(other)
-    assert known.sessions == 5
-    known.leave(other)
+    replicas = Replicas([one, other, idle])
+    for leaving in (other, idle):
+        replicas.leave(leaving)
+        replicas.leave(leaving)
+    assert replicas.sessions == 5
+    replicas.join(other)
+    assert replicas.sessions == 5
+    replicas.leave(other)
     other.sessions = 0
-    known.leave(one)
-    assert known.sessions == 2 and len(known) == 0
+    replicas.leave(one)
+    assert replicas.sessions == 2 and len(replicas) == 0
 
 
 @pytest.fixture

@@ -28,8 +28,8 @@ ROOM = Room(
 )
 
 
-def options(**given: float) -> ModelOptions:
-    return ModelOptions(**{"folder": Path(), "max_sessions": 4, **given})  # type: ignore[arg-type]
+def options(**changes: float) -> ModelOptions:
+    return ModelOptions(**{"folder": Path(), "max_sessions": 4, **changes})  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def free(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Non
 
 @pytest.mark.parametrize("free", [10 * GIB], indirect=True)
 @pytest.mark.parametrize(
-    ("given", "wanted", "length"),
+    ("changes", "requested", "length"),
     [
         ({}, LONG, 16320),  # 8 GiB for four sessions: 16384 rows each, 64 of them for drafts
         ({"memory_share": 0.4}, LONG, 8128),
@@ -51,9 +51,9 @@ def free(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Non
     ],
 )
 def test_context_is_limited_by_memory(
-    free: None, given: dict[str, float], wanted: int, length: int
+    free: None, changes: dict[str, float], requested: int, length: int
 ) -> None:
-    assert ROOM.context(options(**given), wanted) == length
+    assert ROOM.context(options(**changes), requested) == length
 
 
 @pytest.mark.parametrize("free", [0], indirect=True)

@@ -89,7 +89,7 @@ def test_rows_have_the_same_bits_alone_and_together(
 
 
 def test_model_with_interdependent_rows_is_recognized(tmp_path: Path) -> None:
-    """With torch's own kernels the model is served, and its log says so."""
+    """With torch's own kernels the model is served, and a log line reports it."""
     folder = save_model(tmp_path, KINDS["experts"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cpu_linear, "UNIT", None)
@@ -126,9 +126,9 @@ def test_replaced_parameters_behave_like_the_originals() -> None:
     stack: Any = Stack(weight.clone())
     assert stack.shape == weight.shape and torch.equal(stack[torch.tensor([0, 2])], weight[[0, 2]])
     for index in (0, torch.tensor(2)):
-        wanted = functional.linear(x, weight[index], bias)
-        torch.testing.assert_close(functional.linear(x, stack[index], bias), wanted)
-        torch.testing.assert_close(functional.linear(x, stack[index], bias=bias), wanted)
+        expected = functional.linear(x, weight[index], bias)
+        torch.testing.assert_close(functional.linear(x, stack[index], bias), expected)
+        torch.testing.assert_close(functional.linear(x, stack[index], bias=bias), expected)
     with pytest.raises(AttributeError, match="each matrix by itself"):
         stack.sum()  # the packed matrices exist only once
     columns: Any = Stack(weight.mT.contiguous())
@@ -136,17 +136,17 @@ def test_replaced_parameters_behave_like_the_originals() -> None:
     torch.testing.assert_close(torch.matmul(x, columns[1]), x @ weight[1].T)
     matrix: Any = Matrix(weight[0].bfloat16())
     assert matrix.float() is matrix.type(torch.float32) and matrix.to(torch.bfloat16) is matrix
-    wanted = functional.linear(x, weight[0].bfloat16().float())
-    torch.testing.assert_close(functional.linear(x, matrix.float()), wanted)
+    expected = functional.linear(x, weight[0].bfloat16().float())
+    torch.testing.assert_close(functional.linear(x, matrix.float()), expected)
     assert torch.equal(torch.softmax(matrix, 0), torch.softmax(matrix.dense, 0))
     assert torch.equal(matrix[1], matrix.dense[1])
 
 
 def test_replaced_torch_functions_match_the_originals() -> None:
     """Called with anything but a tensor they are torch's own."""
-    known, x = Functions(torch), torch.linspace(-3, 3, 77)
-    assert torch.equal(known.sigmoid(x)[:40], known.sigmoid(x[:40]))
+    functions, x = Functions(torch), torch.linspace(-3, 3, 77)
+    assert torch.equal(functions.sigmoid(x)[:40], functions.sigmoid(x[:40]))
     out = torch.empty(77)
-    known.sigmoid(x, out=out)
-    assert torch.equal(out, torch.sigmoid(input=x)) and torch.equal(known.sigmoid(input=x), out)
-    assert known.float32 is torch.float32 and isinstance(x, known.Tensor)
+    functions.sigmoid(x, out=out)
+    assert torch.equal(out, torch.sigmoid(input=x)) and torch.equal(functions.sigmoid(input=x), out)
+    assert functions.float32 is torch.float32 and isinstance(x, functions.Tensor)

@@ -164,10 +164,10 @@ def test_cooled_sampler_filters_at_the_requests_temperature() -> None:
     cold = Sampler(replace(SAMPLED, top_p=0.85), 5, CPU)
     cold.scale_temperature(0.5)
     noise = sampler.scores(LOGITS, [3], [[]]) - sampler.shape(LOGITS, [[]])
-    told = cold.best(LOGITS, [3], [[]], 3)
+    best = cold.best(LOGITS, [3], [[]], 3)
     expected = (LOGITS / 0.5 + noise)[0, :3]  # top-p keeps three of five, by temperature 1
-    assert told.token_ids[0] == expected.sort(descending=True).indices.tolist()
-    assert told.shares()[0] == pytest.approx(
+    assert best.token_ids[0] == expected.sort(descending=True).indices.tolist()
+    assert best.shares()[0] == pytest.approx(
         expected.softmax(-1).sort(descending=True).values.tolist(), rel=1e-5
     )
     colder = Sampler(replace(SAMPLED, temperature=0.5, top_p=0.85), 5, CPU)

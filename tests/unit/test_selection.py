@@ -82,11 +82,11 @@ def test_cut_draft_reports_proposed_nodes_and_end() -> None:
     tree = DraftTree.chain([1, 2, 3], MODEL, [0.9, 0.5, 0.1])
     whole = Draft(tree=tree, committed_length=4, proposed=Counter({MODEL: 9}), end=DraftEnd.DEPTH)
     assert cut(whole, Selection(tree, 1.4, cut=False)) is whole
-    for taken, end in ((tree.first(1), DraftEnd.VERIFY_COST), (EMPTY_TREE, DraftEnd.NONE)):
-        part = cut(whole, Selection(taken, 0.9, cut=True))
-        assert (part.tree, part.proposed, part.end) == (taken, {MODEL: 9}, end)
-    untold = Draft(tree=tree, committed_length=4)
-    assert cut(untold, Selection(EMPTY_TREE, 0.0, cut=True)).proposed == {MODEL: 3}
+    for selected, end in ((tree.first(1), DraftEnd.VERIFY_COST), (EMPTY_TREE, DraftEnd.NONE)):
+        result = cut(whole, Selection(selected, 0.9, cut=True))
+        assert (result.tree, result.proposed, result.end) == (selected, {MODEL: 9}, end)
+    uncounted = Draft(tree=tree, committed_length=4)
+    assert cut(uncounted, Selection(EMPTY_TREE, 0.0, cut=True)).proposed == {MODEL: 3}
     nothing = Draft(tree=EMPTY_TREE, committed_length=4, end=DraftEnd.DEPTH)
     assert cut(nothing, EMPTY_SELECTION).end is DraftEnd.NONE
 

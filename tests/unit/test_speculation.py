@@ -40,7 +40,7 @@ def test_default_parameters_are_valid_for_every_target(strategy: str) -> None:
 
 
 def test_requested_window_must_fit() -> None:
-    asked = Speculation(strategy="lookahead", lookahead=LookaheadParameters(window=6))
-    asked.validate(52)
+    speculation = Speculation(strategy="lookahead", lookahead=LookaheadParameters(window=6))
+    speculation.validate(52)
     with pytest.raises(InvalidInput, match="speculation.lookahead: .* must be at most 51; got 52"):
-        asked.validate(51)
+        speculation.validate(51)

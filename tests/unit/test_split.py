@@ -65,8 +65,8 @@ def logits_after_moves(model: LanguageModel) -> torch.Tensor:
     assert slot.length == len(PROMPT) + len(TAKEN)
     model.cache.copy(slot.index, other.index, 0, slot.length)
     other.length = slot.length
-    behind = model.forward([Forward(model, slot, [9, 8]), Forward(model, other, [2])])
-    return torch.cat([prompt, tree, *behind])
+    last = model.forward([Forward(model, slot, [9, 8]), Forward(model, other, [2])])
+    return torch.cat([prompt, tree, *last])
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_split_model_matches_the_whole_model(
 
 
 @pytest.mark.parametrize(
-    ("family", "options", "complaint"),
+    ("family", "options", "error"),
     [
         ("llama", {"tensor_parallel_size": 3}, "must divide the model's 2 heads of keys; got 3"),
         ("gpt2", {}, "tensor_parallel_size: transformers has no plan to split gpt2"),
@@ -105,26 +105,26 @@ def test_split_model_matches_the_whole_model(
     ],
 )
 def test_unsplittable_models_are_refused(
-    family: str, options: dict[str, Any], complaint: str, tmp_path: Path
+    family: str, options: dict[str, Any], error: str, tmp_path: Path
 ) -> None:
     """A model that cannot be split is refused before any process is started."""
     folder = save_model(tmp_path, FAMILIES[family])
-    wanted = ModelOptions(**{"folder": folder, "tensor_parallel_size": RANKS, **options})
+    model_options = ModelOptions(**{"folder": folder, "tensor_parallel_size": RANKS, **options})
     with pytest.raises(DraftloopError) as caught:
-        require_splittable(wanted)
-    assert complaint in str(caught.value)
+        require_splittable(model_options)
+    assert error in str(caught.value)
 
 
 def test_quantized_checkpoint_is_refused(tmp_path: Path) -> None:
     """Ranks would have to split packed blocks of weights."""
     save_quantized(tmp_path, KINDS["fp8"])
-    wanted = ModelOptions(folder=tmp_path, tensor_parallel_size=RANKS)
+    options = ModelOptions(folder=tmp_path, tensor_parallel_size=RANKS)
     with pytest.raises(StartupFailure, match="are quantized by fp8, and cannot be split"):
-        require_splittable(wanted)
+        require_splittable(options)
 
 
 def test_split_and_quantized_phi3_is_refused(ranks: list[Ranks], tmp_path: Path) -> None:
-    """All ranks refuse it, and this one reports it."""
+    """All ranks refuse such a model, and the first one reports it."""
     options = ModelOptions(
         folder=save_model(tmp_path, FAMILIES["phi3"]),
         quantization="int8",

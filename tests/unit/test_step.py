@@ -23,14 +23,14 @@ PROMPT = 100  # tokens that take as long as a forward pass should
 
 
 def new_model() -> FakeModel:
-    made = FakeModel()
-    made.step_size = StepSize(LONGEST_S * 1000 * MS / PROMPT)
-    return made
+    model = FakeModel()
+    model.step_size = StepSize(LONGEST_S * 1000 * MS / PROMPT)
+    return model
 
 
-def wish(of: FakeModel, tokens: int, nodes: int = 0) -> Forward:
+def wish(model: FakeModel, tokens: int, nodes: int = 0) -> Forward:
     slot = Slot(cast(KVCache, None), 0, 1)
-    return Forward(cast(LanguageModel, of), slot, [0] * tokens, [0] * nodes, [-1] * nodes)
+    return Forward(cast(LanguageModel, model), slot, [0] * tokens, [0] * nodes, [-1] * nodes)
 
 
 def test_rounds_join_a_prompt_but_a_second_prompt_waits() -> None:
@@ -65,11 +65,11 @@ def test_step_refuses_another_model_and_more_than_its_size() -> None:
     assert not step.try_add(wish(target, 1))
 
 
-def with_shared_text(made: Forward, *, waits: bool = False) -> Forward:
-    """The request in a session with the text that all share here; with `waits` it can copy."""
-    made.slot.text = Text([1] * 64, "")
-    made.renewed = (lambda: made) if waits else None
-    return made
+def with_shared_text(forward: Forward, *, waits: bool = False) -> Forward:
+    """The request in a session with the shared text; with `waits` it can copy its rows."""
+    forward.slot.text = Text([1] * 64, "")
+    forward.renewed = (lambda: forward) if waits else None
+    return forward
 
 
 def test_request_waits_for_a_prefix_computed_in_the_step() -> None:
@@ -77,10 +77,10 @@ def test_request_waits_for_a_prefix_computed_in_the_step() -> None:
     target = new_model()
     first = Step(with_shared_text(wish(target, PROMPT // 4)))
     assert not first.try_add(with_shared_text(wish(target, PROMPT // 4), waits=True))
-    later = Step(wish(target, PROMPT // 4))
-    assert later.try_add(with_shared_text(wish(target, PROMPT // 4), waits=True))
-    assert not later.try_add(with_shared_text(wish(target, PROMPT // 4), waits=True))
-    assert later.try_add(with_shared_text(wish(target, PROMPT // 4)))  # this one could not copy it
+    second = Step(wish(target, PROMPT // 4))
+    assert second.try_add(with_shared_text(wish(target, PROMPT // 4), waits=True))
+    assert not second.try_add(with_shared_text(wish(target, PROMPT // 4), waits=True))
+    assert second.try_add(with_shared_text(wish(target, PROMPT // 4)))  # this one could not copy it
     rounds = Step(with_shared_text(wish(target, 1)))
     assert rounds.try_add(with_shared_text(wish(target, ROUND_TOKENS)))
     assert rounds.try_add(with_shared_text(wish(target, PROMPT // 4), waits=True))

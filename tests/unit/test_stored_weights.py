@@ -31,8 +31,8 @@ def test_too_large_model_is_refused_before_loading(
 ) -> None:
     """Otherwise the process would be killed."""
     monkeypatch.setattr(memory_left, "free_bytes", lambda device: 1000)
-    said = r"weights of .* take at least 0\.0 GiB in float32, and cpu has 0\.0 .* or in bfloat16$"
-    with pytest.raises(StartupFailure, match=said):
+    error = r"weights of .* take at least 0\.0 GiB in float32, and cpu has 0\.0 .* or in bfloat16$"
+    with pytest.raises(StartupFailure, match=error):
         load_model(save_model(tmp_path))
 
 

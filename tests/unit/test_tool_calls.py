@@ -85,7 +85,7 @@ def test_text_before_and_after_calls_is_content(cuts: list[int]) -> None:
 
 
 def test_empty_marks_between_calls_are_dropped() -> None:
-    one, two = (f"<tool_call>\n{said}\n</tool_call>" for said in (WEATHER, BRACES))
+    one, two = (f"<tool_call>\n{call}\n</tool_call>" for call in (WEATHER, BRACES))
     assert read_calls(HERMES, [f"{one}\n<tool_call></tool_call>\n{two}"]) == ("", list(READ))
 
 
@@ -108,7 +108,7 @@ PIECES = ("<tool_call>", "</tool_call>", "<tool", "[TOOL_CALLS]", "[", "]", ",",
 def test_any_text_is_output_completely_in_any_pieces(
     notation: Notation, pieces: list[str], cuts: list[int]
 ) -> None:
-    """If nothing is called, it is the content, unchanged."""
+    """Without a call, the text is the content, unchanged."""
     assert_read_equally_however_cut(notation, pieces, cuts)
 
 
@@ -141,8 +141,8 @@ def test_json_answer_is_not_read_as_a_call(cuts: list[int]) -> None:
     """Where calls have no marks, an object is a call only if it names an offered function."""
     for answer in ('{"name": "John", "age": 3}', '{"name": "John", "parameters": {"a": 1}}'):
         reader = CallReader(LLAMA3_JSON, functions_named("weather"))
-        said = [*(reader.feed(piece) for piece in in_pieces(answer, cuts)), reader.finish()]
-        assert "".join(part.content for part in said) == answer and not reader.calls
+        parts = [*(reader.feed(piece) for piece in in_pieces(answer, cuts)), reader.finish()]
+        assert "".join(part.content for part in parts) == answer and not reader.calls
     reader = CallReader(LLAMA3_JSON, functions_named("weather"))
     assert reader.feed(ANSWERS["llama3_json"]).calls[0].name == "weather" and reader.calls == 1
 
@@ -170,8 +170,8 @@ def test_calls_beyond_the_limit_are_dropped(cuts: list[int]) -> None:
 def test_arguments_are_streamed() -> None:
     reader = CallReader(HERMES)
     assert reader.feed('Yes <tool_call>{"name": "f", "argu').content == "Yes"
-    (begun,) = reader.feed('ments": {"text": "one').calls
-    assert (begun.name, begun.arguments) == ("f", '{"text": "one')
+    (first_part,) = reader.feed('ments": {"text": "one').calls
+    assert (first_part.name, first_part.arguments) == ("f", '{"text": "one')
     (more,) = reader.feed(" two").calls
     assert (more.name, more.arguments) == ("", " two")
 
@@ -190,10 +190,10 @@ def test_unterminated_name_is_read_in_linear_time() -> None:
     """A model may loop there, and the event loop is shared: only a limited length is searched."""
     answer = '<tool_call>{"name": "' + "a" * 200_000
     assert read_calls(HERMES, in_pieces(answer, list(range(0, 200_000, 20)))) == (answer, [])
-    late = '<tool_call>{"name": "' + "a" * 5000 + '", "arguments": {"a": 1}}</tool_call>'
+    long_call = '<tool_call>{"name": "' + "a" * 5000 + '", "arguments": {"a": 1}}</tool_call>'
     assert (
-        read_calls(HERMES, [late])
-        == read_calls(HERMES, list(late))
+        read_calls(HERMES, [long_call])
+        == read_calls(HERMES, list(long_call))
         == ("", [("a" * 5000, '{"a": 1}')])
     )
 
@@ -212,15 +212,15 @@ def test_lone_surrogate_in_rewritten_arguments_is_replaced() -> None:
     assert read_calls(HERMES, [halved]) == ("", [("f", '{"a": "\ufffd"}')])
 
 
-@pytest.mark.parametrize(("reason", "told"), [("stop", "tool_calls"), ("length", "length")])
-def test_finish_reason_is_tool_calls_after_calls(reason: str, told: str) -> None:
+@pytest.mark.parametrize(("reason", "expected"), [("stop", "tool_calls"), ("length", "length")])
+def test_finish_reason_is_tool_calls_after_calls(reason: str, expected: str) -> None:
     form = ChatFormat(Reading(offer=Offer(HERMES, {}, None, frozenset())))
-    whole = form.whole(0, ANSWERS["hermes"], None, reason)
-    assert whole["finish_reason"] == told and whole["message"]["content"] is None
-    names = [call["function"]["name"] for call in whole["message"]["tool_calls"]]
+    choice = form.whole(0, ANSWERS["hermes"], None, reason)
+    assert choice["finish_reason"] == expected and choice["message"]["content"] is None
+    names = [call["function"]["name"] for call in choice["message"]["tool_calls"]]
     assert names == ["weather", "say"]
-    other = form.whole(1, "No.", None, reason)
-    assert other["finish_reason"] == reason and "tool_calls" not in other["message"]
+    plain = form.whole(1, "No.", None, reason)
+    assert plain["finish_reason"] == reason and "tool_calls" not in plain["message"]
 
 
 def test_finish_reason_of_a_stream_covers_earlier_calls() -> None:
@@ -282,13 +282,13 @@ def test_grammars_allow_only_valid_calls(
     if folder is not None:
         tokenizer_with(folder, *marks, special=bool(special))
 
-    def may_be(text: str, *, several: bool) -> bool:
+    def is_valid(text: str, *, several: bool) -> bool:
         return is_allowed(notation, functions, text, several=several, folder=folder)
 
     one, two, bad = answers(notation)
-    assert may_be(one, several=False) and may_be(one, several=True)
-    assert may_be(two, several=True) and may_be(two, several=False) is (two == one)
-    assert not may_be(bad, several=True)
+    assert is_valid(one, several=False) and is_valid(one, several=True)
+    assert is_valid(two, several=True) and is_valid(two, several=False) is (two == one)
+    assert not is_valid(bad, several=True)
 
 
 @pytest.mark.parametrize("special", [None, True])
@@ -302,16 +302,16 @@ def test_grammar_allows_calls_or_the_response_format(
         tokenizer_with(folder, *notation.marks, special=special)
     tools = [Tool(type="function", function=FUNCTIONS[0])]
     form = Grammar("regex", "yes|no")
-    asked = make_offer(notation, tools, "auto", Tokenizer(folder), parallel=True, form=form)
+    offer = make_offer(notation, tools, "auto", Tokenizer(folder), parallel=True, form=form)
     one, _, bad = answers(notation)
-    assert asked.grammar is not None and not asked.required
+    assert offer.grammar is not None and not offer.required
     for text, allowed in ((one, True), ("no", True), (bad, False), ("maybe", False)):
-        assert matches_grammar(asked.grammar, text, folder) is allowed
+        assert matches_grammar(offer.grammar, text, folder) is allowed
 
 
 def test_grammar_allows_one_call_if_named_or_not_parallel() -> None:
     # A named tool, or parallel calls switched off, allows exactly one call.
-    own = Tokenizer(bundled_model("verifier"))
+    tokenizer = Tokenizer(bundled_model("verifier"))
     tools = [Tool(type="function", function=function) for function in FUNCTIONS]
     named = ChosenTool(type="function", function=ChosenFunction(name="weather"))
     for choice, parallel, functions, several in (
@@ -320,22 +320,22 @@ def test_grammar_allows_one_call_if_named_or_not_parallel() -> None:
         (named, True, FUNCTIONS[:1], False),
         (named, False, FUNCTIONS[:1], False),
     ):
-        asked = make_offer(HERMES, tools, choice, own, parallel=parallel)  # type: ignore[arg-type]
-        assert asked.grammar == calls_grammar(HERMES, functions, own, several=several)
+        offer = make_offer(HERMES, tools, choice, tokenizer, parallel=parallel)  # type: ignore[arg-type]
+        assert offer.grammar == calls_grammar(HERMES, functions, tokenizer, several=several)
 
 
 def test_empty_schema_allows_any_object_and_none_an_empty_one() -> None:
     # An empty schema allows any object; without a schema, only an empty object is allowed.
-    own = Tokenizer(bundled_model("verifier"))
-    known = Vocabulary(bundled_model("verifier"), 4096, [0]).tokenizer
+    tokenizer = Tokenizer(bundled_model("verifier"))
+    ll_tokenizer = Vocabulary(bundled_model("verifier"), 4096, [0]).tokenizer
     for parameters, arguments, allowed in (
         ({}, '{"a": 1}', True), ({}, "5", False), (None, '{"a": 1}', False), (None, "{}", True)
     ):  # fmt: skip
         text = f'<tool_call>\n{{"name": "f", "arguments": {arguments}}}\n</tool_call>'
-        token_ids = own.encode(text, add_special_tokens=False)
+        token_ids = tokenizer.encode(text, add_special_tokens=False)
         function = Function(name="f", parameters=parameters)
-        grammar = calls_grammar(HERMES, [function], own, several=False)
-        matcher = LLMatcher(known, grammar_text(grammar))
+        grammar = calls_grammar(HERMES, [function], tokenizer, several=False)
+        matcher = LLMatcher(ll_tokenizer, grammar_text(grammar))
         assert (matcher.validate_tokens(token_ids) == len(token_ids)) is allowed
 
 
@@ -353,13 +353,13 @@ def test_special_marks_are_named_in_the_stream_when_tools_are_offered(tmp_path: 
     marked = make_offer(HERMES, tools, "auto", tokenizer, parallel=True)
     assert marked.grammar is None and len(marked.named_tokens) == 2
     (tmp_path / "letters").mkdir()
-    letters = tokenizer_with(tmp_path / "letters", "<tool_call>", "</tool_call>", special=False)
-    assert not make_offer(HERMES, tools, "auto", letters, parallel=True).named_tokens
+    unmarked = tokenizer_with(tmp_path / "letters", "<tool_call>", "</tool_call>", special=False)
+    assert not make_offer(HERMES, tools, "auto", unmarked, parallel=True).named_tokens
     token_ids = tokenizer.encode("é" + ANSWERS["hermes"], add_special_tokens=False)
-    for named, told in ((marked.named_tokens, ("é", list(READ))), (frozenset(), None)):
+    for named, calls in ((marked.named_tokens, ("é", list(READ))), (frozenset(), None)):
         stream = TextStream(tokenizer, [], (), TextForm(named_tokens=named))
-        pieces = [*(stream.push([token]) for token in token_ids), stream.finish()]
-        assert (read_calls(HERMES, pieces) == told) if told else "tool_call" not in "".join(pieces)
+        texts = [*(stream.push([token]) for token in token_ids), stream.finish()]
+        assert (read_calls(HERMES, texts) == calls) if calls else "tool_call" not in "".join(texts)
 
 
 def function_call(arguments: str) -> dict[str, Any]:
@@ -368,9 +368,9 @@ def function_call(arguments: str) -> dict[str, Any]:
 
 def test_templates_receive_the_function_name_of_a_tool_result() -> None:
     # A tool message holds no name; templates get that of its call.
-    told = chat_message(role="tool", content="5", tool_call_id="1")
-    other = chat_message(role="tool", content="5", tool_call_id="2")
-    plain = for_template([chat_message(tool_calls=[function_call("{}")]), told, other])
+    result = chat_message(role="tool", content="5", tool_call_id="1")
+    unknown = chat_message(role="tool", content="5", tool_call_id="2")
+    plain = for_template([chat_message(tool_calls=[function_call("{}")]), result, unknown])
     assert plain[1]["name"] == "f" and "name" not in plain[2]
 
 
@@ -379,15 +379,15 @@ def test_templates_receive_parsed_arguments() -> None:
     (plain,) = for_template([chat_message(content=None, tool_calls=[function_call('{"a": [1]}')])])
     assert plain["content"] == ""
     assert plain["tool_calls"][0]["function"] == {"name": "f", "arguments": {"a": [1]}}
-    for cut in ('{"city": "Be', "[1]"):  # the output limit may have cut them
-        (plain,) = for_template([chat_message(tool_calls=[function_call(cut)])])
-        assert plain["tool_calls"][0]["function"]["arguments"] == cut
+    for arguments in ('{"city": "Be', "[1]"):  # the output limit may have cut them
+        (plain,) = for_template([chat_message(tool_calls=[function_call(arguments)])])
+        assert plain["tool_calls"][0]["function"]["arguments"] == arguments
     (empty,) = for_template([chat_message(tool_calls=[function_call("")])])
     assert empty["tool_calls"][0]["function"]["arguments"] == {}
 
 
 @pytest.mark.parametrize(
-    ("said", "field"),
+    ("message", "field"),
     [
         (
             chat_message(tool_calls=[function_call('{"a": "\\ud83d"}')]),
@@ -398,8 +398,8 @@ def test_templates_receive_parsed_arguments() -> None:
         (chat_message(content="x", tool_call_id="1"), "tool_call_id"),
     ],
 )
-def test_invalid_messages_are_refused(said: Message, field: str) -> None:
+def test_invalid_messages_are_refused(message: Message, field: str) -> None:
     # The error names the message and the field.
     with pytest.raises(InvalidInput) as caught:
-        for_template([chat_message(role="user", content="x"), said])
+        for_template([chat_message(role="user", content="x"), message])
     assert caught.value.field == f"messages[1].{field}"

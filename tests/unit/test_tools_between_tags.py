@@ -64,22 +64,22 @@ CALLED = [
 
 
 def three_calls(style: Style) -> tuple[str, list[Any]]:
-    """An answer and its meaning; one of its values contains what ends others."""
-    said = [
+    """An answer and its parsed calls; one value contains the end mark of another."""
+    calls = [
         {"path": 'é "x"\n', "lines": "3", "tags": f'["{style.end}", 1]', "more": "{}"},
         {"path": "", "either": "null"},
         {},
     ]  # fmt: skip
-    meant = json.loads(json.dumps(CALLED).replace("END", style.end))
-    return style.answer([style.call(one) for one in said]), meant
+    expected = json.loads(json.dumps(CALLED).replace("END", style.end))
+    return style.answer([style.call(one) for one in calls]), expected
 
 
 @each_style
 def test_calls_are_read_with_a_cut_at_any_letter(style: Style) -> None:
-    answer, meant = three_calls(style)
+    answer, expected = three_calls(style)
     for cut in range(len(answer)):
         content, calls = read_calls(style.notation, [answer[:cut], answer[cut:]], KNOWN)
-        assert content == "" and [json.loads(arguments) for _, arguments in calls] == meant
+        assert content == "" and [json.loads(arguments) for _, arguments in calls] == expected
 
 
 @each_style
@@ -138,9 +138,9 @@ def test_calls_allowed_by_the_grammar_match_the_schema(
     one, two = style.answer([call]), style.answer([call, call])
     assert is_allowed(notation, [WRITE], one, several=False, folder=folder) is allowed
     if allowed:
-        meant = style.arguments_of(one)
-        jsonschema.validate(meant, PARAMETERS)
-        assert list(meant) == list(arguments)
+        parsed = style.arguments_of(one)
+        jsonschema.validate(parsed, PARAMETERS)
+        assert list(parsed) == list(arguments)
         assert is_allowed(notation, [WRITE], two, folder=folder)
         assert not is_allowed(notation, [WRITE], two, several=False, folder=folder)
 
@@ -207,7 +207,7 @@ def test_nulls_in_a_schema_are_ignored(style: Style, parameters: dict[str, Any])
     ],
 )
 def test_names_invalid_in_tags_are_refused(style: Style, function: Function) -> None:
-    said = function.model_dump_json().replace("END", style.end)
+    text = function.model_dump_json().replace("END", style.end)
     with pytest.raises(InvalidInput) as caught:
-        is_allowed(style.notation, [Function.model_validate_json(said)], "")
+        is_allowed(style.notation, [Function.model_validate_json(text)], "")
     assert caught.value.field == "tools"

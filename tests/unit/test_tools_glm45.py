@@ -45,18 +45,18 @@ def test_text_without_a_valid_call_is_content(answer: str) -> None:
 def test_spaces_between_tags_and_valueless_keys_are_accepted() -> None:
     spaced = GLM_4_7.written(path="x", lines="5").replace("><", "> <")
     assert GLM_4_7.arguments_of(spaced) == {"path": "x", "lines": 5}
-    valueless = spaced.replace("</tool_call>", "<arg_key>deep</arg_key></tool_call>")
-    assert GLM_4_7.arguments_of(valueless) == {"path": "x", "lines": 5}
+    with_valueless_key = spaced.replace("</tool_call>", "<arg_key>deep</arg_key></tool_call>")
+    assert GLM_4_7.arguments_of(with_valueless_key) == {"path": "x", "lines": 5}
 
 
 def test_arguments_are_streamed() -> None:
     reader = CallReader(GLM45, KNOWN)
     assert reader.feed("Yes <tool_call>wri").content == "Yes"
     assert reader.feed("te\n<arg_k").calls == []
-    (begun,) = reader.feed("ey>pa").calls
-    assert (begun.name, begun.arguments) == ("write", "{")
-    said = ["th</arg_key>\n<arg_value>on", '"\n', "two</arg", "_value>\n<arg_key>lines</arg_key>"]
-    pieces = ["".join(part.arguments for part in reader.feed(text).calls) for text in said]
+    (first_part,) = reader.feed("ey>pa").calls
+    assert (first_part.name, first_part.arguments) == ("write", "{")
+    texts = ["th</arg_key>\n<arg_value>on", '"\n', "two</arg", "_value>\n<arg_key>lines</arg_key>"]
+    pieces = ["".join(part.arguments for part in reader.feed(text).calls) for text in texts]
     assert pieces == ['"path": "on', '\\"\\n', "two", '"']
     pieces = [part.arguments for part in reader.feed("<arg_value>5</arg_value></tool_call>").calls]
     assert pieces == [', "lines": 5}']

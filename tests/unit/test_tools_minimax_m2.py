@@ -41,11 +41,11 @@ def test_text_without_a_valid_call_is_content(answer: str) -> None:
     assert read_calls(MINIMAX_M2, [answer]) == read_calls(MINIMAX_M2, list(answer)) == (answer, [])
 
 
-@pytest.mark.parametrize("forgotten", ["</parameter>\n", "</parameter>", '"'])
-def test_calls_with_missing_marks_are_read(forgotten: str) -> None:
-    answer = MINIMAX.written(path="x", lines="5").replace(forgotten, "")
-    meant = MINIMAX.arguments_of(answer)
-    assert (meant["path"].rstrip("\n"), meant["lines"]) == ("x", 5)
+@pytest.mark.parametrize("missing", ["</parameter>\n", "</parameter>", '"'])
+def test_calls_with_missing_marks_are_read(missing: str) -> None:
+    answer = MINIMAX.written(path="x", lines="5").replace(missing, "")
+    arguments = MINIMAX.arguments_of(answer)
+    assert (arguments["path"].rstrip("\n"), arguments["lines"]) == ("x", 5)
 
 
 def test_section_marks_within_a_value_are_text() -> None:
@@ -57,10 +57,10 @@ def test_arguments_are_streamed() -> None:
     reader = CallReader(MINIMAX_M2, KNOWN)
     assert reader.feed("Yes <minimax:tool_call>\n<inv").content == "Yes"
     assert reader.feed('oke name="wri').calls == []
-    (begun,) = reader.feed('te">\n<parameter name=').calls
-    assert (begun.name, begun.arguments) == ("write", "{")
-    said = ['"path">on', '"\n', "two</para", 'meter>\n<parameter name="lines">', "5</parameter>"]
-    pieces = ["".join(part.arguments for part in reader.feed(text).calls) for text in said]
+    (first_part,) = reader.feed('te">\n<parameter name=').calls
+    assert (first_part.name, first_part.arguments) == ("write", "{")
+    texts = ['"path">on', '"\n', "two</para", 'meter>\n<parameter name="lines">', "5</parameter>"]
+    pieces = ["".join(part.arguments for part in reader.feed(text).calls) for text in texts]
     assert pieces == ['"path": "on', '\\"\\n', "two", '", "lines": ', "5"]
     assert [part.arguments for part in reader.feed("\n</invoke>").calls] == ["}"]
 
@@ -73,6 +73,6 @@ def test_names_invalid_in_tags_are_refused(name: str) -> None:
 
 
 def test_function_name_may_contain_a_quote() -> None:
-    odd = '<minimax:tool_call>\n<invoke name="od"d">\n</invoke>\n</minimax:tool_call>'
-    assert is_allowed(MINIMAX_M2, [Function(name='od"d')], odd)
-    assert read_calls(MINIMAX_M2, [odd]) == ("", [('od"d', "{}")])
+    answer = '<minimax:tool_call>\n<invoke name="od"d">\n</invoke>\n</minimax:tool_call>'
+    assert is_allowed(MINIMAX_M2, [Function(name='od"d')], answer)
+    assert read_calls(MINIMAX_M2, [answer]) == ("", [('od"d', "{}")])

@@ -41,8 +41,8 @@ def test_calls_are_read_letter_by_letter() -> None:
 def test_arguments_are_streamed() -> None:
     reader = CallReader(MISTRAL)
     assert reader.feed("[TOOL_CALLS]weather[CALL_ID]abc").calls == []
-    (begun,) = reader.feed('[ARGS]{"ci').calls
-    assert (begun.name, begun.arguments) == ("weather", '{"ci')
+    (first_part,) = reader.feed('[ARGS]{"ci').calls
+    assert (first_part.name, first_part.arguments) == ("weather", '{"ci')
     (more,) = reader.feed('ty": "B').calls
     assert (more.name, more.arguments) == ("", 'ty": "B')
 

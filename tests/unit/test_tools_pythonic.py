@@ -126,8 +126,8 @@ def test_later_non_literal_argument_is_passed_unchanged() -> None:
 def test_arguments_are_streamed_one_by_one() -> None:
     reader = CallReader(PYTHONIC, KNOWN)
     assert reader.feed('[weather(city="Be').calls == []
-    (begun,) = reader.feed('rn", da').calls
-    assert (begun.name, begun.arguments) == ("weather", '{"city": "Bern"')
+    (first_part,) = reader.feed('rn", da').calls
+    assert (first_part.name, first_part.arguments) == ("weather", '{"city": "Bern"')
     (more,) = reader.feed("ys=3), n").calls
     assert (more.name, more.arguments) == ("", ', "days": 3}')
 

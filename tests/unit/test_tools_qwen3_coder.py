@@ -37,7 +37,7 @@ def test_any_text_is_output_completely_in_any_pieces(pieces: list[str], cuts: li
     ],
 )
 def test_calls_with_missing_marks_are_read(answer: str) -> None:
-    """The tag before a call, the tags that end a value or the call, or line ends."""
+    """Missing: the tag before a call, the end tags of a value or of the call, or line ends."""
     assert QWEN.arguments_of(answer) == {"path": "x"}
 
 
@@ -49,10 +49,10 @@ def test_missing_end_tag_before_another_argument() -> None:
 def test_arguments_are_streamed() -> None:
     reader = CallReader(QWEN3_CODER, KNOWN)
     assert reader.feed("Yes <tool_call>\n<function=wri").content == "Yes"
-    (begun,) = reader.feed("te>\n<par").calls
-    assert (begun.name, begun.arguments) == ("write", "{")
-    said = ["ameter=path>\n", 'on"', "e\n", "two\n</para", "meter>\n<parameter=lines>\n", "5\n"]
-    pieces = ["".join(part.arguments for part in reader.feed(text).calls) for text in said]
+    (first_part,) = reader.feed("te>\n<par").calls
+    assert (first_part.name, first_part.arguments) == ("write", "{")
+    texts = ["ameter=path>\n", 'on"', "e\n", "two\n</para", "meter>\n<parameter=lines>\n", "5\n"]
+    pieces = ["".join(part.arguments for part in reader.feed(text).calls) for text in texts]
     assert pieces == ['"path": "', 'on\\"', "e", "\\ntwo", '", "lines": ', ""]
     assert [part.arguments for part in reader.feed("</parameter></function>").calls] == ["5}"]
 

@@ -102,8 +102,8 @@ def test_arguments_are_streamed() -> None:
     ):
         reader = CallReader(notation)
         assert reader.feed(notation.section + head).calls == []
-        (begun,) = reader.feed('{"ci').calls
-        assert (begun.name, begun.arguments) == ("weather", '{"ci')
+        (first_part,) = reader.feed('{"ci').calls
+        assert (first_part.name, first_part.arguments) == ("weather", '{"ci')
         (more,) = reader.feed('ty": "B').calls
         assert (more.name, more.arguments) == ("", 'ty": "B')
 
@@ -128,7 +128,7 @@ def test_any_text_is_output_completely_in_any_pieces(
 
 
 @pytest.mark.parametrize(
-    ("notation", "begun"),
+    ("notation", "invalid"),
     [
         (DEEPSEEK, "<｜tool▁call▁begin｜>f<｜tool▁sep｜>[1]<｜tool▁call▁end｜>"),
         (DEEPSEEK, "<｜tool▁call▁begin｜>a name<｜tool▁sep｜>{}<｜tool▁call▁end｜>"),
@@ -136,18 +136,20 @@ def test_any_text_is_output_completely_in_any_pieces(
         (KIMI_K2, "<|tool_call_begin|>" + "a" * 500),
     ],
 )
-def test_invalid_call_is_content_and_later_calls_are_read(notation: Sectioned, begun: str) -> None:
+def test_invalid_call_is_content_and_later_calls_are_read(
+    notation: Sectioned, invalid: str
+) -> None:
     # Text that only begins like a call is content, and a real call after it is still found.
-    assert read_calls(notation, [begun]) == read_calls(notation, list(begun)) == (begun, [])
-    answer = begun + (plain_call if notation is DEEPSEEK else numbered_call)(*ONE)
-    assert read_calls(notation, [answer]) == read_calls(notation, list(answer)) == (begun, [ONE])
+    assert read_calls(notation, [invalid]) == read_calls(notation, list(invalid)) == (invalid, [])
+    answer = invalid + (plain_call if notation is DEEPSEEK else numbered_call)(*ONE)
+    assert read_calls(notation, [answer]) == read_calls(notation, list(answer)) == (invalid, [ONE])
 
 
 def test_truncated_answers_are_read() -> None:
     for notation, first in ((DEEPSEEK, fenced_call(*ONE)), (KIMI_K2, numbered_call(*ONE))):
         for cut in range(len(notation.begin) + 1, first.index("{")):
-            begun = notation.section + first[:cut]
-            assert read_calls(notation, [begun]) == (begun, [])
+            truncated = notation.section + first[:cut]
+            assert read_calls(notation, [truncated]) == (truncated, [])
             more = "\n" + first[:cut]
             unclosed = call_section(notation, first)[: -len(notation.end)]
             assert read_calls(notation, [unclosed + more]) == (more, [ONE])

@@ -118,13 +118,13 @@ def test_gpt_oss_template_receives_calls_and_reasoning_in_channels(tmp_path: Pat
     assert detect_notation(chat_templates.GPT_OSS) is HARMONY
     template = template_of(tmp_path, chat_templates.GPT_OSS)
     question = chat_message(role="user", content="How is it?")
-    told = chat_message(role="tool", content="fine", tool_call_id="a1b2c3d4e")
+    result = chat_message(role="tool", content="fine", tool_call_id="a1b2c3d4e")
     calls = [call_of(json.dumps(ARGUMENTS))]
-    for said, thought in (
+    for fields, thought in (
         ({"content": None, "reasoning": "Hm."}, "Hm."),
         ({"content": "Let me see.", "reasoning": "Hm."}, "Let me see."),
     ):
-        turns = [question, chat_message(tool_calls=calls, **said), told]
+        turns = [question, chat_message(tool_calls=calls, **fields), result]
         text = template.render(for_template(turns))
         answer = text.split("<|start|>assistant", 1)[1].split("<|start|>functions", 1)[0]
         parts = (
@@ -148,21 +148,21 @@ def test_parsers_are_chosen_by_template_or_settings(
     template = template_of(tmp_path, text)
     tool = {"type": "function", "function": {"name": "weather"}}
     question = {"role": "user", "content": "x"}
-    said = ChatBody.model_validate({"messages": [question], "tools": [tool]})
+    body = ChatBody.model_validate({"messages": [question], "tools": [tool]})
 
     def reading(**settings: str) -> Reading:
-        told = SimpleNamespace(
+        orchestrator = SimpleNamespace(
             **{"tool_call_parser": "auto", "reasoning_parser": "auto"} | settings
         )
         deployment: Any = SimpleNamespace(
-            settings=told, tokenizer=Tokenizer(bundled_model("verifier"))
+            settings=orchestrator, tokenizer=Tokenizer(bundled_model("verifier"))
         )
-        return Readings(deployment, template).of(said, "<|start|>assistant")
+        return Readings(deployment, template).of(body, "<|start|>assistant")
 
-    by_template, set_otherwise = reading(), reading(tool_call_parser="hermes")
+    by_template, by_setting = reading(), reading(tool_call_parser="hermes")
     assert by_template.offer is not None and by_template.offer.notation is notation
     assert isinstance(by_template.thought, ChannelThought) is (notation is HARMONY)
-    assert set_otherwise.offer is not None and set_otherwise.offer.notation is HERMES
+    assert by_setting.offer is not None and by_setting.offer.notation is HERMES
     in_channels = reading(reasoning_parser="harmony", tool_call_parser="harmony")
     assert isinstance(in_channels.thought, ChannelThought)
     assert in_channels.offer is not None and in_channels.offer.notation is HARMONY
@@ -171,18 +171,18 @@ def test_parsers_are_chosen_by_template_or_settings(
         reading(tool_call_parser="none")
 
 
-@pytest.mark.parametrize(("theirs", "ours"), PARSER_ALIASES["tool_call_parser"].items())
-def test_tool_parser_names_of_other_servers_are_accepted(theirs: str, ours: str) -> None:
+@pytest.mark.parametrize(("alias", "notation"), PARSER_ALIASES["tool_call_parser"].items())
+def test_tool_parser_names_of_other_servers_are_accepted(alias: str, notation: str) -> None:
     # Names that other servers have for tool call parsers are accepted.
-    settings = OrchestratorSettings(tool_call_parser=theirs)
-    assert settings.tool_call_parser == ours in NOTATIONS
+    settings = OrchestratorSettings(tool_call_parser=alias)
+    assert settings.tool_call_parser == notation in NOTATIONS
 
 
-@pytest.mark.parametrize(("theirs", "ours"), PARSER_ALIASES["reasoning_parser"].items())
-def test_reasoning_parser_names_of_other_servers_are_accepted(theirs: str, ours: str) -> None:
+@pytest.mark.parametrize(("alias", "parser"), PARSER_ALIASES["reasoning_parser"].items())
+def test_reasoning_parser_names_of_other_servers_are_accepted(alias: str, parser: str) -> None:
     # Names that other servers have for reasoning parsers are accepted.
-    settings = OrchestratorSettings(reasoning_parser=theirs)
-    assert settings.reasoning_parser == ours in {*marks.MARKS, "harmony"}
+    settings = OrchestratorSettings(reasoning_parser=alias)
+    assert settings.reasoning_parser == parser in {*marks.MARKS, "harmony"}
 
 
 @pytest.mark.parametrize("field", ["tool_call_parser", "reasoning_parser"])

@@ -42,15 +42,17 @@ def test_no_spans_without_a_tracer() -> None:
 
 def test_trace_continues_from_headers_of_any_kind(collector: Collector) -> None:
     """HTTP headers may have any case; gRPC metadata may contain bytes and other keys."""
-    begun = f"00-{TRACE_ID}-{PARENT_ID}-01"
-    headers: list[tuple[str, str | bytes]] = [("Traceparent", begun), ("other-bin", b"\xff")]
+    traceparent = f"00-{TRACE_ID}-{PARENT_ID}-01"
+    headers: list[tuple[str, str | bytes]] = [("Traceparent", traceparent), ("other-bin", b"\xff")]
     with (
         otlp.exporting("orchestrator", collector.endpoint, 0.0),
         tracing.span("request", headers, strategy="fused") as span,
-        span.child("round", committed_length=7) as part,
+        span.child("round", committed_length=7) as child,
     ):
-        assert re.fullmatch(f"00-{TRACE_ID}-[0-9a-f]{{16}}-01", dict(part.headers())["traceparent"])
-        part.set_attributes(nodes=3)
+        assert re.fullmatch(
+            f"00-{TRACE_ID}-[0-9a-f]{{16}}-01", dict(child.headers())["traceparent"]
+        )
+        child.set_attributes(nodes=3)
     spans = spans_by_name(collector, TRACE_ID, 2)
     assert spans["request"].parent_id == PARENT_ID
     assert spans["request"].attributes == {"draftloop.strategy": "fused"}
@@ -82,13 +84,13 @@ def test_unsampled_spans_are_not_exported(collector: Collector) -> None:
 
 
 @pytest.mark.parametrize(
-    ("setup", "status", "words"),
+    ("setup", "status", "message"),
     [
         ("sys.modules['opentelemetry'] = None", 2, "draftloop[tracing]"),
         ("", 0, ""),
     ],
 )
-def test_role_reports_missing_tracing_packages(setup: str, status: int, words: str) -> None:
+def test_role_reports_missing_tracing_packages(setup: str, status: int, message: str) -> None:
     """A role starts if the package is installed, whether or not a collector answers."""
     code = f"""
 import sys
@@ -100,4 +102,4 @@ sys.exit(run_role("verifier", VerifierSettings, serve, ["--trace-endpoint", "htt
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert run.returncode == status, run.stderr
-    assert words in run.stderr and "Traceback" not in run.stderr
+    assert message in run.stderr and "Traceback" not in run.stderr

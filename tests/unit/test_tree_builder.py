@@ -15,8 +15,8 @@ def test_same_token_under_the_same_parent_is_one_node() -> None:
     builder = TreeBuilder()
     first = builder.add(ROOT, 7, 0.25, TokenSource.PHRASE)
     again = builder.add(ROOT, 7, 0.5, TokenSource.LOOKAHEAD)
-    other = builder.add(first, 7, 0.1, TokenSource.LOOKAHEAD)
-    assert first == again != other
+    sibling = builder.add(first, 7, 0.1, TokenSource.LOOKAHEAD)
+    assert first == again != sibling
     assert builder.build() == DraftTree(
         (7, 7), (ROOT, 0), (0.5, 0.1), (TokenSource.PHRASE, TokenSource.LOOKAHEAD)
     )

@@ -10,21 +10,21 @@ from draftloop.turns import importing, turn
 
 async def test_turn_waits_for_running_imports(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
-    taken: list[str] = []
+    events: list[str] = []
 
     async def take(name: str) -> None:
         async with turn(lock):
-            taken.append(f"{name} begins")
+            events.append(f"{name} begins")
             await asyncio.sleep(0.05)
-            taken.append(f"{name} ends")
+            events.append(f"{name} ends")
 
     with importing(lock), importing(lock):
         waiting = [asyncio.create_task(take(name)) for name in ("first", "second")]
         await asyncio.sleep(0.1)
-        assert not taken
+        assert not events
     await asyncio.gather(*waiting)
-    assert [word.split()[1] for word in taken] == ["begins", "ends", "begins", "ends"]
-    assert {word.split()[0] for word in taken} == {"first", "second"}
+    assert [event.split()[1] for event in events] == ["begins", "ends", "begins", "ends"]
+    assert {event.split()[0] for event in events} == {"first", "second"}
 
 
 async def test_cancelled_wait_leaves_the_turn_to_other_roles(tmp_path: Path) -> None:

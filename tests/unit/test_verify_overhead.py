@@ -9,55 +9,55 @@ from orchestrator.costs import FORGET_EVERY, VerifyCost, VerifyOverhead
 DEAR, CHEAP = 90_000, 200
 
 
-def observe_drafts(known: VerifyOverhead, *, drafted: int, added: float) -> None:
+def observe_drafts(overhead: VerifyOverhead, *, drafted: int, added: float) -> None:
     """Observes `drafted` rounds with drafts, which take `added` longer than those without."""
     for _ in range(drafted):
-        known.observe(4, 1000 + added)
+        overhead.observe(4, 1000 + added)
 
 
 def overhead_without_drafts() -> VerifyOverhead:
-    known = VerifyOverhead()
+    overhead = VerifyOverhead()
     for _ in range(40):
-        known.observe(0, 1000)
-    return known
+        overhead.observe(0, 1000)
+    return overhead
 
 
 def test_oldest_draft_overheads_are_forgotten_first() -> None:
     """Otherwise the cheap drafts after a busy moment would be forgotten, not the expensive ones."""
-    known = overhead_without_drafts()
-    observe_drafts(known, drafted=16, added=DEAR)
-    observe_drafts(known, drafted=8, added=CHEAP)
-    assert known.nanoseconds(4) > DEAR
+    overhead = overhead_without_drafts()
+    observe_drafts(overhead, drafted=16, added=DEAR)
+    observe_drafts(overhead, drafted=8, added=CHEAP)
+    assert overhead.nanoseconds(4) > DEAR
     for _ in range(FORGET_EVERY * 16):
-        known.observe(0, 1000)
-    assert known.nanoseconds(4) == 1000 + CHEAP
+        overhead.observe(0, 1000)
+    assert overhead.nanoseconds(4) == 1000 + CHEAP
 
 
 def test_forgotten_overhead_no_longer_counts() -> None:
-    """If it prevents drafts, nothing else would ever correct it."""
-    known = overhead_without_drafts()
-    observe_drafts(known, drafted=13, added=DEAR)
+    """If the overhead prevents drafts, only forgetting can correct it."""
+    overhead = overhead_without_drafts()
+    observe_drafts(overhead, drafted=13, added=DEAR)
     for _ in range(FORGET_EVERY * 13):
-        known.observe(0, 1000)
-    assert known.nanoseconds(4) == known.nanoseconds(0) == 1000
+        overhead.observe(0, 1000)
+    assert overhead.nanoseconds(4) == overhead.nanoseconds(0) == 1000
 
 
 def test_overhead_is_kept_while_drafts_are_made_occasionally() -> None:
-    known = overhead_without_drafts()
+    overhead = overhead_without_drafts()
     for _ in range(20):
         for _ in range(FORGET_EVERY - 1):
-            known.observe(0, 1000)
-        observe_drafts(known, drafted=1, added=CHEAP)
-    assert len(known._drafted) == 20
+            overhead.observe(0, 1000)
+        observe_drafts(overhead, drafted=1, added=CHEAP)
+    assert len(overhead._drafted) == 20
 
 
 def overhead_of_two_sizes(rounds: int, small: float, large: float) -> VerifyOverhead:
     """Half of the drafts have two nodes and half have eight; they add `small` and `large`."""
-    known = overhead_without_drafts()
+    overhead = overhead_without_drafts()
     for _ in range(rounds // 2):
-        known.observe(2, 1000 + small)
-        known.observe(8, 1000 + large)
-    return known
+        overhead.observe(2, 1000 + small)
+        overhead.observe(8, 1000 + large)
+    return overhead
 
 
 def test_node_overhead_requires_enough_drafts() -> None:

@@ -20,8 +20,8 @@ def test_both_ways_are_tried_and_the_better_is_kept() -> None:
     for tokens, better in ((3, True), (0, False)):
         ways = taken_ways(TwoWays(), 4 * RETRY, tokens)
         assert ways[: 2 * TRIALS] == [True] * TRIALS + [False] * TRIALS
-        later = ways[2 * TRIALS :]
-        assert later.count(not better) == 4 and later.count(better) == len(later) - 4
+        last = ways[2 * TRIALS :]
+        assert last.count(not better) == 4 and last.count(better) == len(last) - 4
 
 
 def test_improved_way_is_found_again() -> None:
@@ -47,9 +47,9 @@ def test_usual_way_is_taken_until_another_is_clearly_better(usual: Way, best: Wa
     taken = drafted_ways(Ways(), 60 * RETRY_OF_ALL, worths, usual)
     assert set(taken[: RETRY_OF_ALL - 1]) == {usual}
     assert set(taken) == set(Way)
-    later = taken[-4 * RETRY_OF_ALL :]
-    others = [way for way in later if way is not best]
-    assert len(others) == 4 and set(others) == set(Way) - {best}
+    last = taken[-4 * RETRY_OF_ALL :]
+    other_ways = [way for way in last if way is not best]
+    assert len(other_ways) == 4 and set(other_ways) == set(Way) - {best}
 
 
 def test_few_lucky_drafts_do_not_decide() -> None:

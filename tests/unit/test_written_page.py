@@ -25,10 +25,10 @@ def written_page(folder: Path, *subjects: str) -> WrittenPage:
 
 
 def test_parts_are_regenerated_and_the_rest_is_kept(tmp_path: Path) -> None:
-    found = written_page(tmp_path, "a", "b")
+    page = written_page(tmp_path, "a", "b")
     part = "\n\nfirst\n\nsecond\n\n"
     marks = [f"<!-- {name}: written by `make docs` -->{part}<!-- /{name} -->" for name in "ab"]
-    assert found.fresh == f"# Page\n{marks[0]}\nby hand\n{marks[1]}\n"
+    assert page.fresh == f"# Page\n{marks[0]}\nby hand\n{marks[1]}\n"
 
 
 def test_part_without_marks_is_named(tmp_path: Path) -> None:
