@@ -36,11 +36,12 @@ def test_invalid_record_is_refused_as_costs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"), [((), "usage: "), (("nowhere.json",), "No such file"), ((".",), "directory")]
+    ("words", "message"),
+    [((), "usage: "), (("nowhere.json",), "No such file"), ((".",), "directory")],
 )
 def test_table_command_reports_invalid_records_in_one_line(
-    words: tuple[str, ...], said: str
+    words: tuple[str, ...], message: str
 ) -> None:
     command = [sys.executable, "-m", "benchmarks.table", *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode and said in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode and message in done.stderr and "Traceback" not in done.stderr

@@ -54,7 +54,7 @@ class AdmissionFront:
         yield
         self.taken -= count
 
-    def serving(self, *_said: object) -> contextlib.AbstractContextManager[None]:
+    def serving(self, *_args: object) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
 
@@ -72,8 +72,8 @@ class CountedGeneration:
         self.finish_reason = "stop"
 
 
-async def failing_events(error: Exception, *, after: int) -> AsyncGenerator[bytes, None]:
-    for _ in range(after):
+async def failing_events(error: Exception, *, event_count: int) -> AsyncGenerator[bytes, None]:
+    for _ in range(event_count):
         yield b"data: {}\n\n"
     raise error
 
@@ -81,20 +81,22 @@ async def failing_events(error: Exception, *, after: int) -> AsyncGenerator[byte
 async def test_error_before_the_first_event_is_raised() -> None:
     peer = FakeClient()
     with pytest.raises(Overloaded):
-        await EventStream(failing_events(Overloaded("full"), after=0), error_events)(
+        await EventStream(failing_events(Overloaded("full"), event_count=0), error_events)(
             SCOPE, peer.receive, peer.send
         )
     assert not peer.messages
 
 
-@pytest.mark.parametrize(("error", "word"), [
+@pytest.mark.parametrize(("error", "expected"), [
     (DeadlineExceeded(), b"deadline"), (RuntimeError("secret"), b"internal error"),
 ])  # fmt: skip
-async def test_error_after_the_first_event_is_an_event(error: Exception, word: bytes) -> None:
+async def test_error_after_the_first_event_is_an_event(error: Exception, expected: bytes) -> None:
     peer = FakeClient()
-    await EventStream(failing_events(error, after=2), error_events)(SCOPE, peer.receive, peer.send)
+    await EventStream(failing_events(error, event_count=2), error_events)(
+        SCOPE, peer.receive, peer.send
+    )
     assert peer.messages[0]["status"] == 200
-    assert b'data: {"error":' in peer.body and word in peer.body and b"secret" not in peer.body
+    assert b'data: {"error":' in peer.body and expected in peer.body and b"secret" not in peer.body
     assert peer.body.endswith(b"data: [DONE]\n\n")
     assert not peer.messages[-1].get("more_body")
 
@@ -196,7 +198,7 @@ class OutcomeFront(AdmissionFront):
         self.errors: list[BaseException] = []
 
     @contextlib.contextmanager
-    def serving(self, *_said: object) -> Iterator[None]:
+    def serving(self, *_args: object) -> Iterator[None]:
         try:
             yield
         except BaseException as error:
@@ -235,16 +237,16 @@ async def test_slow_reader_is_admitted_only_while_its_generations_run() -> None:
 
 def test_events_contain_no_line_separators() -> None:
     # Some readers end lines at characters such as U+2028 and U+0085, so these are escaped.
-    said = {"text": "a\u2028b\u2029c\x85d\x0be\x1cf"}
-    (line,) = event(said).decode().removesuffix("\n\n").splitlines()
-    assert json.loads(line.removeprefix("data: ")) == said
+    payload = {"text": "a\u2028b\u2029c\x85d\x0be\x1cf"}
+    (line,) = event(payload).decode().removesuffix("\n\n").splitlines()
+    assert json.loads(line.removeprefix("data: ")) == payload
 
 
 async def test_stalled_client_is_treated_as_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "STALL_TIMEOUT_S", 0.01)
     closed = asyncio.Event()
 
-    async def stuck(message: Any) -> None:
+    async def blocked_send(message: Any) -> None:
         if message["type"] == "http.response.body":
             await asyncio.Event().wait()
 
@@ -255,5 +257,5 @@ async def test_stalled_client_is_treated_as_disconnected(monkeypatch: pytest.Mon
         finally:
             closed.set()
 
-    await EventStream(events(), error_events)(SCOPE, FakeClient().receive, stuck)
+    await EventStream(events(), error_events)(SCOPE, FakeClient().receive, blocked_send)
     assert closed.is_set()
