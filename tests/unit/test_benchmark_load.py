@@ -38,7 +38,7 @@ def test_plain_decoding_and_server_default_strategy_come_first() -> None:
 
 
 def test_default_strategy_may_run_without_a_drafter() -> None:
-    """Without a drafter `fused` drafts from phrases alone; who names it expects more."""
+    """Without a drafter `fused` drafts from phrases alone; a named strategy is not replaced."""
     assert strategies(default="fused", drafts=()) == [PLAIN, "fused cold"]
     with pytest.raises(InvalidInput, match="drafter does not serve this strategy; got 'opt_tree'"):
         strategies("--strategies", "lookahead,opt_tree", default="fused", drafts=())

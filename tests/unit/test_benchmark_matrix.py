@@ -76,10 +76,10 @@ class Scripted:
     """A system that answers at once and records each prompt's workload."""
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.workloads: list[str] = []
 
     def run(self, method: str, case: Case) -> Outcome:
-        self.asked.append(case.workload)
+        self.workloads.append(case.workload)
         return sample().outcome
 
 
@@ -94,7 +94,7 @@ def workloads_run(plans: list[Plan], share_s: float, last_call_s: float) -> list
         tick=lambda _: None,
     )
     list(repetitions)
-    return system.asked
+    return system.workloads
 
 
 def test_every_cell_runs_before_any_is_repeated() -> None:

@@ -19,14 +19,14 @@ class Scripted:
 
     def __init__(self, known_positions: Sequence[int], forwards: int = 0) -> None:
         self.forwards = forwards
-        self.told: list[tuple[int, int]] = []
+        self.commits: list[tuple[int, int]] = []
         self._known = known_positions
 
     def offers(self, position: int, width: int) -> Sequence[int]:
         return [TEXT[position]] if position in self._known else []
 
     def commit(self, start: int, end: int) -> None:
-        self.told.append((start, end))
+        self.commits.append((start, end))
 
 
 def rounds(*sources: Scripted, depth: int = 9) -> list[PerfectRound]:
@@ -65,7 +65,7 @@ def test_sources_are_updated_only_after_each_round() -> None:
     """Otherwise own text would be offered before it was written."""
     source = Scripted([1, 2, 4])
     rounds(source)
-    assert source.told == [(0, 1), (1, 4), (4, 6), (6, 7)]
+    assert source.commits == [(0, 1), (1, 4), (4, 6), (6, 7)]
 
 
 def test_draft_model_offers_tokens_by_rank() -> None:

@@ -214,14 +214,14 @@ class InterruptedServices:
     """Services whose caller interrupts in the third turn of both strategies."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.calls = 0
 
     def info(self) -> DeploymentInfo:
         return deployment_info()
 
     def run_together(self, strategy: str, cases: Sequence[Case], sessions: int) -> list[Outcome]:
-        self.asked += 1
-        if self.asked == 2 + 2 * 2 + 1 + 1:  # warm-up, two turns, one run of the third, this
+        self.calls += 1
+        if self.calls == 2 + 2 * 2 + 1 + 1:  # warm-up, two turns, one run of the third, this
             raise KeyboardInterrupt
         return [outcome()] * len(cases)
 

@@ -66,10 +66,10 @@ class Scripted:
     """A system that answers at once and records the methods."""
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.methods: list[str] = []
 
     def run(self, method: str, case: Case) -> Outcome:
-        self.asked.append(method)
+        self.methods.append(method)
         return outcome()
 
 
@@ -174,7 +174,7 @@ def test_samples_keep_the_order_of_methods() -> None:
     workload_of_two = workload(temperatures=(0.7,), passes=2)
     methods = [PLAIN, "speculative"]
     samples = measured_samples(systems, [Plan(workload_of_two, methods)], 60)
-    assert system.asked == [*method_order(methods, 0), *method_order(methods, 1)]
+    assert system.methods == [*method_order(methods, 0), *method_order(methods, 1)]
     assert [s.method for s in samples] == methods * 2
 
 

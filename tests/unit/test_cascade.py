@@ -36,7 +36,7 @@ Matrix = tuple[tuple[int, ...], ...]
 
 
 def model_logits(seed: int, own_weight: float) -> Callable[[Sequence[int]], Tensor]:
-    """The logits of a model: what all models say after two tokens, plus `own` parts of its own."""
+    """The logits of a model: shared ones after two tokens, plus `own_weight` times its own."""
     shared, own_model = TableModel(VOCABULARY, seed=1, memory=2), TableModel(VOCABULARY, seed=seed)
 
     def logits(prefix: Sequence[int]) -> Tensor:

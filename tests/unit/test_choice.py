@@ -1,4 +1,4 @@
-"""Whether to draft at all depends on what drafts brought, in this request and in others."""
+"""Whether to draft at all depends on the gains of drafts in this request and in others."""
 
 from __future__ import annotations
 
@@ -113,14 +113,14 @@ class FakeDrafter:
         self.is_requested = False
         self.is_due = self.is_ready = True
         self.has_room = True
-        self.known = 0
+        self.prefilled = 0
         self.max_wait_s: float | None = None
 
     def can_serve(self, committed: Sequence[int]) -> bool:
         return self.has_room
 
     def tokens_to_prefill(self, committed: Sequence[int]) -> int:
-        return len(committed) - self.known
+        return len(committed) - self.prefilled
 
     def open(self, committed: Sequence[int], max_wait_s: float | None = None) -> None:
         self.is_requested, self.max_wait_s = True, max_wait_s
@@ -154,7 +154,7 @@ def test_wait_for_the_first_draft_is_limited_by_its_worth() -> None:
 
 def test_drafter_with_the_cached_prompt_needs_less_gain_for_a_session() -> None:
     model = model_choice(CHEAP_NS, 4)
-    model.drafter.known = 99  # type: ignore[attr-defined]
+    model.drafter.prefilled = 99  # type: ignore[attr-defined]
     model.open(PROMPT)
     assert model.drafter.is_requested
 
@@ -282,7 +282,7 @@ def test_try_skips_the_model_when_free_sources_promise_much() -> None:
 
 
 def test_no_try_directly_after_a_round_that_paid() -> None:
-    """The round before has told all that a try could show."""
+    """A try would show nothing that the previous round has not shown."""
     model = model_choice(CHEAP_NS, left=400)
     model.drafter.open(PROMPT)
     for _ in range(20):

@@ -136,7 +136,7 @@ def test_gated_product_matches_torch(
 ) -> None:
     """SiLU of the outputs' first half times their second half, in one call.
 
-    The next matrix only says what is prefetched and changes no result.
+    The next matrix only determines what is prefetched and changes no result.
     """
     width, depth = 3 * 64, 592
     packed = packed_layer(2 * width, depth, dtype, form)
@@ -256,7 +256,7 @@ def test_replace_linears_keeps_outputs_and_frees_old_weights() -> None:
 
 
 def test_linear_layers_stay_with_torch_without_llvmlite(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So it is on CPUs without the vector instructions, and on other architectures."""
+    """As on CPUs without the vector instructions, and on other architectures."""
     import draftloop.runtime
 
     monkeypatch.setitem(sys.modules, KERNEL, None)

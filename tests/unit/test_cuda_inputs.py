@@ -138,7 +138,7 @@ class Event:
         self._device = device
 
     def synchronize(self) -> None:
-        """Returns at once."""
+        """Returns immediately."""
 
 
 def test_tables_are_sent_to_the_models_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,7 +117,7 @@ def test_rounds_continue_while_prompts_run_in_sequence(engine: Engine) -> None:
 
 
 def waiting_job(name: str, seconds: float, tokens_left: int) -> Job:
-    """A prompt with `left` tokens left, which has waited for `seconds`."""
+    """A prompt with `tokens_left` tokens left, which has waited for `seconds`."""
     model, submitted_ns = FakeModel(), time.perf_counter_ns() - round(seconds * 1e9)
     job = Job(run_forwards(model, 1), Future(), ServiceTimings(), submitted_ns)
     job.wish = dataclasses.replace(forward_of(model, 64, name), left=tokens_left)

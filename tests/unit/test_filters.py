@@ -97,7 +97,7 @@ def test_rows_with_nan_or_infinity_are_not_filtered(cut: dict[str, Any]) -> None
     ids=str,
 )
 def test_torch_filters_match_the_compiled_ones(cut: dict[str, Any]) -> None:
-    """A GPU filters so; rows with NaN or infinity included, and every row by itself."""
+    """The filters of GPUs, also for rows with NaN or infinity, and for single rows."""
     logits = torch.randn(9, 1000, generator=torch.Generator().manual_seed(3)) * 3
     logits[1] = torch.nan
     logits[2, 999] = torch.inf

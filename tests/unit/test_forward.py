@@ -38,9 +38,9 @@ class ModelPair:
 
     def check(self, logits: Tensor, text: Sequence[int]) -> None:
         """Asserts that the row is transformers' after `text`."""
-        torch.testing.assert_close(logits, self.says(text)[-1], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(logits, self.reference_logits(text)[-1], rtol=1e-4, atol=1e-4)
 
-    def says(self, text: Sequence[int]) -> Tensor:
+    def reference_logits(self, text: Sequence[int]) -> Tensor:
         """[tokens, vocabulary]: transformers' logits after every token of the text."""
         with torch.inference_mode():
             logits: Tensor = self.network(torch.tensor([list(text)]), use_cache=False).logits[0]
@@ -148,7 +148,10 @@ def test_logits_of_trees_of_any_shape_match_plain_text(
         path = path_nodes(parents, leaf)
         text = [*PROMPT, *(tokens[node] for node in path)]
         torch.testing.assert_close(
-            logits[path], large_draft_pair.says(text)[len(PROMPT) :], rtol=1e-4, atol=1e-4
+            logits[path],
+            large_draft_pair.reference_logits(text)[len(PROMPT) :],
+            rtol=1e-4,
+            atol=1e-4,
         )
     for slot in (held, other):
         large_draft_pair.model.cache.release(slot)

@@ -121,7 +121,7 @@ def test_drafter_receives_only_verdicts_on_its_own_drafts() -> None:
     verdicts = [None, *(Verdict((), (token,), token) for token in (1, 2, 3))]
     for verdict in verdicts:
         asyncio.run(drafting.propose([1], verdict, DraftBudget(max_nodes=8, max_depth=8)))
-    assert received == [None, verdicts[1], verdicts[2]]  # not said[3], which is on another draft
+    assert received == [None, verdicts[1], verdicts[2]]  # not verdicts[3], on another draft
 
 
 def test_round_without_a_draft_does_not_count_the_previous_draft() -> None:

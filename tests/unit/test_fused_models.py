@@ -1,4 +1,4 @@
-"""`fused` with several draft models in one drafter: who drafts, and consistent state."""
+"""`fused` with several draft models in one drafter: which model drafts, and consistent state."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def grammar(syntax: str, definition: str) -> dict[str, str]:
 def test_custom_tool_is_offered_as_a_function_of_one_text(
     fields: dict[str, Any], description: str
 ) -> None:
-    """Codex offers `apply_patch` so; models never call a tool that they are not shown."""
+    """Codex offers `apply_patch` this way; models never call a tool that they are not shown."""
     offered = body(
         tools=[{**PATCH, **fields}], tool_choice={"type": "custom", "name": "apply_patch"}
     )  # fmt: skip

@@ -95,7 +95,7 @@ def test_file_in_a_tool_result_becomes_a_placeholder() -> None:
 
 
 def test_agent_messages_become_user_messages() -> None:
-    """Codex's helper agents get their task so: its "encrypted" part is the model's plain text."""
+    """Codex's helper agents get their task in an "encrypted" part, the model's plain text."""
     parts = [
         {"type": "input_text", "text": "Sender: main"},
         {"type": "encrypted_content", "encrypted_content": "Count the files."},
@@ -160,7 +160,7 @@ CALLED = {**CALL, "name": "forecast", "namespace": "mcp__weather"}
 
 
 def test_namespaced_functions_are_functions_of_the_chat() -> None:
-    """Codex sends MCP servers' tools so, and knows calls by both names."""
+    """Codex sends MCP servers' tools this way, and recognises calls by both names."""
     parsed = body(tools=[PLAIN_TOOL, NAMESPACE, {"type": "web_search"}], input=[ASKED, CALLED])
     functions = [tool.function for tool in parsed.chat.tools or ()]
     assert [function.name for function in functions] == ["f", *FULL_NAMES]
@@ -213,7 +213,7 @@ def test_additional_codex_fields_are_ignored() -> None:
 
 
 def test_additional_fields_of_newer_openai_clients_are_ignored() -> None:
-    """Who may call and has called, the form of results, and access programs."""
+    """Fields for permitted and actual callers, the form of results, and access programs."""
     direct: Any = {"caller": {"type": "direct"}}
     tool: Any = {
         "type": "function", "name": "f", "allowed_callers": ["direct"],

@@ -41,7 +41,7 @@ ROWS_FIRST = cost_line_of(10, 20, 40, 80, 160)  # together costs as much as apar
 def record_absences(
     gathering: Gathering, session: str, absence_ms: float, rows: int = 1, times: int = 4
 ) -> int:
-    """A session that was away `times` times and has left again; returns when it left."""
+    """Records `times` absences of a session; returns the time of its last answer."""
     now_ns = 0
     gathering.record_request(session, rows, now_ns)
     for _ in range(times):

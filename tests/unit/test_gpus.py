@@ -52,7 +52,7 @@ def test_driver_error_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_gpu_index_out_of_range_is_refused(
     monkeypatch: pytest.MonkeyPatch, count: int, visible: str
 ) -> None:
-    """CUDA would report a ruined device, which would end the service without a reason."""
+    """CUDA would report a device failure, and the service would end without a clear reason."""
     fake_gpus(monkeypatch, count)
     require_gpu("cuda")
     require_gpu(f"cuda:{count - 1}")

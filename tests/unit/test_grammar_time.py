@@ -60,7 +60,7 @@ def test_saved_time_is_capped_at_the_initial_allowance() -> None:
 def test_output_and_its_lookahead_share_one_time_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another output of the same grammar has its own time."""
+    """Another output of the same grammar has its own time limit."""
     save_tokenizer(tmp_path)
     grammar_cache = Grammars(tmp_path, VOCABULARY_SIZE, [0])
     clock = Clock()

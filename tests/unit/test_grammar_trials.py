@@ -150,15 +150,15 @@ class HeldTrials:
     """Trials that wait until they are released; counts them."""
 
     def __init__(self, trials: GrammarTrials, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.begun = 0
-        self.let_go = asyncio.Event()
-        self._tried = trials._try_grammar
-        monkeypatch.setattr(trials, "_try_grammar", self.tried)
+        self.started = 0
+        self.release = asyncio.Event()
+        self._try_grammar = trials._try_grammar
+        monkeypatch.setattr(trials, "_try_grammar", self.try_grammar)
 
-    async def tried(self, *args: Any) -> str | None:
-        self.begun += 1
-        await self.let_go.wait()
-        return await self._tried(*args)
+    async def try_grammar(self, *args: Any) -> str | None:
+        self.started += 1
+        await self.release.wait()
+        return await self._try_grammar(*args)
 
 
 async def test_concurrent_requests_share_one_trial(
@@ -168,10 +168,10 @@ async def test_concurrent_requests_share_one_trial(
     held = HeldTrials(trials, monkeypatch)
     requests = [asyncio.create_task(trials.require(SOUND, MODEL)) for _ in range(50)]
     other_request = asyncio.create_task(trials.require(Grammar("regex", "b"), MODEL))
-    await eventually(lambda: held.begun == 2)
-    held.let_go.set()
+    await eventually(lambda: held.started == 2)
+    held.release.set()
     await asyncio.gather(*requests, other_request)
-    assert held.begun == 2 and not trials._locks
+    assert held.started == 2 and not trials._locks
 
 
 async def test_next_request_takes_over_a_cancelled_trial(
@@ -180,12 +180,12 @@ async def test_next_request_takes_over_a_cancelled_trial(
     # If the request that runs a common trial is cancelled, one of those that wait runs it.
     held = HeldTrials(trials, monkeypatch)
     first, *other_requests = (asyncio.create_task(trials.require(SOUND, MODEL)) for _ in range(3))
-    await eventually(lambda: held.begun == 1)
+    await eventually(lambda: held.started == 1)
     first.cancel()
-    await eventually(lambda: held.begun == 2)
-    held.let_go.set()
+    await eventually(lambda: held.started == 2)
+    held.release.set()
     await asyncio.gather(*other_requests)
-    assert first.cancelled() and held.begun == 2
+    assert first.cancelled() and held.started == 2
 
 
 async def test_number_of_waiting_requests_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,10 +195,10 @@ async def test_number_of_waiting_requests_is_limited(monkeypatch: pytest.MonkeyP
     waiting = [
         asyncio.create_task(trials.require(Grammar("regex", letter), MODEL)) for letter in "abc"
     ]
-    await eventually(lambda: held.begun == 2)
+    await eventually(lambda: held.started == 2)
     with pytest.raises(Overloaded, match="requests with a new grammar: at most 3"):
         await trials.require(SOUND, MODEL)
-    held.let_go.set()
+    held.release.set()
     await asyncio.gather(*waiting)
     await trials.require(SOUND, MODEL)
     await trials.close()
@@ -286,7 +286,7 @@ trial.main()
 
 
 def test_process_terminated_during_a_trial_leaves_no_child() -> None:
-    """The child of a process told to end used to go on with the trial, for nothing."""
+    """The child of a terminated process used to continue the trial in vain."""
     model = {"folder": str(bundled_model("verifier")), "vocabulary_size": MODEL.vocabulary_size,
              "stop_token_ids": MODEL.stop_token_ids}  # fmt: skip
     message = "".join(json.dumps(part) + "\n" for part in (model, asdict(SOUND)))
