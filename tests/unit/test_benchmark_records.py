@@ -13,12 +13,12 @@ from benchmarks.results import Results
 from benchmarks.settings import RESULTS
 from draftloop.errors import InvalidInput
 
-TORN = '{"settings": {}, "profiles": {"300M": {"verif'
+TRUNCATED = '{"settings": {}, "profiles": {"300M": {"verif'
 
 
 def invalid_record_files(folder: Path) -> list[Path]:
     """A truncated record, a file that is not JSON, and the record of another benchmark."""
-    (folder / "torn.json").write_text(TORN)
+    (folder / "torn.json").write_text(TRUNCATED)
     (folder / "notes.txt").write_text("none")
     return [folder / "torn.json", folder / "notes.txt", RESULTS / "load.json"]
 

@@ -96,7 +96,7 @@ SPECULATION = Speculation(
     cascade=CascadeParameters(matrix=((1, 2), (0, 3)), leniency=1.5),
     fused=FusedParameters(draft_model=False, phrases=False, own_text=False, recycling=False),
 )  # fmt: skip
-WISHES = GenerationParameters(
+PARAMETERS = GenerationParameters(
     text="text", sampling=SAMPLING, seed=SAMPLING.seed, max_tokens=1, min_tokens=2,
     stop=("a", "b"), stop_token_ids=(3, 4), ignore_eos=True, allowed_token_ids=(5, 6),
     bad_words=("c",), speculation=SPECULATION, request_id="id", tenant="tenant", logprobs=7,
@@ -121,10 +121,10 @@ EVERY = [
     (SAMPLING, convert.sampling_to_pb, convert.sampling_from_pb),
     (SPECULATION, convert_speculation.speculation_to_pb, convert_speculation.speculation_from_pb),
     (ACCESS, convert_speculation.access_to_pb, convert_speculation.access_from_pb),
-    (WISHES, convert.parameters_to_pb, convert.parameters_from_pb),
+    (PARAMETERS, convert.parameters_to_pb, convert.parameters_from_pb),
 ]
 # The other way to give the prompt, and a field that only chats over HTTP set.
-UNSAID = {"GenerationParameters.token_ids", "GenerationParameters.ends_itself"}
+UNSET_FIELDS = {"GenerationParameters.token_ids", "GenerationParameters.ends_itself"}
 
 
 def over_the_wire(message: Any) -> Any:
@@ -167,7 +167,7 @@ def unset_fields(message: Message) -> Iterator[str]:
 
 @pytest.mark.parametrize(("value", "to_pb", "from_pb"), EVERY, ids=lambda v: type(v).__name__)
 def test_every_field_round_trips(value: Any, to_pb: Any, from_pb: Any) -> None:
-    assert set(default_fields(value)) <= UNSAID
+    assert set(default_fields(value)) <= UNSET_FIELDS
     assert from_pb(over_the_wire(to_pb(value))) == value
 
 

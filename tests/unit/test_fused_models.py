@@ -180,7 +180,7 @@ def test_idle_model_learns_nothing_from_a_draft(way: Way, idle: int) -> None:
 
 def test_ways_are_judged_by_gain_over_the_offer_and_by_cost() -> None:
     strategy, observed = new_strategy(3, 4), []
-    strategy.session.experience.ways.observe = lambda way, gain: observed.append((way, gain))  # type: ignore[method-assign]
+    strategy.session.experience.ways.observe = lambda way, worth: observed.append((way, worth))  # type: ignore[method-assign]
     certain = DraftTree.chain([3, 3], PHRASE, [1.0, 1.0])
     propose(strategy, Way.SMALLER, certain, max_nodes=2, max_depth=2)
     ((way, gain),) = observed

@@ -16,14 +16,14 @@ from orchestrator.gateway.responses.custom_input import ARGUMENTS, InputReader
 from orchestrator.gateway.responses.output import kinds
 from orchestrator.gateway.responses.tools import custom_tool_names, namespaced_names
 
-ASKED = {"role": "user", "content": "x"}
+USER = {"role": "user", "content": "x"}
 PATCH = {"type": "custom", "name": "apply_patch", "description": "Edits files."}
 INSIDE = {"type": "namespace", "name": "files", "description": "", "tools": [PATCH]}
 NESTED = "files__apply_patch"
 
 
 def body(**fields: Any) -> ResponseBody:
-    return ResponseBody.model_validate({"input": [ASKED], **fields})
+    return ResponseBody.model_validate({"input": [USER], **fields})
 
 
 def grammar(syntax: str, definition: str) -> dict[str, str]:
@@ -62,14 +62,14 @@ def test_custom_tool_calls_in_the_history_are_calls_with_results() -> None:
     picture = {"type": "input_image", "image_url": "data:image/png;base64,"}
     output = {"type": "custom_tool_call_output", "call_id": "c1", "output": [picture]}
     items: list[Any] = [
-        ASKED, {**call, **direct}, {**output, **direct}, {**call, "namespace": "files"},
+        USER, {**call, **direct}, {**output, **direct}, {**call, "namespace": "files"},
         {**output, "output": "done"},
     ]  # fmt: skip
     messages = body(input=items).chat.messages
-    assert [one.role for one in messages] == ["user", "assistant", "tool", "assistant", "tool"]
-    calls = [call.function for one in messages for call in one.tool_calls or ()]
-    assert [one.name for one in calls] == ["apply_patch", NESTED]
-    assert json.loads(calls[0].arguments) == {"input": 'a "b"\n'}
+    assert [turn.role for turn in messages] == ["user", "assistant", "tool", "assistant", "tool"]
+    functions = [call.function for turn in messages for call in turn.tool_calls or ()]
+    assert [function.name for function in functions] == ["apply_patch", NESTED]
+    assert json.loads(functions[0].arguments) == {"input": 'a "b"\n'}
     assert (messages[2].tool_call_id, messages[4].content) == ("c1", "done")
 
 

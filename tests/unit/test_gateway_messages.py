@@ -26,7 +26,7 @@ from orchestrator.key_file import KeyEntry, hash_of, new_key
 from tests.support.gateway import gateway
 
 CACHED = {"cache_control": {"type": "ephemeral"}}
-ASKED = {"role": "user", "content": [{"type": "text", "text": "x", **CACHED}]}
+USER = {"role": "user", "content": [{"type": "text", "text": "x", **CACHED}]}
 CALL = {
     "type": "tool_use",
     "id": "c1",
@@ -42,7 +42,7 @@ ANSWER = {"role": "assistant", "content": [
 TWO = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
 RETURNED = {"type": "tool_result", "tool_use_id": "c1", "content": TWO, "is_error": True}
 # From Claude Code's tool search, about tools that it had declared as deferred.
-FOUND = [{"type": "tool_reference", "tool_name": name} for name in ("weather", "g")]
+TOOL_REFERENCES = [{"type": "tool_reference", "tool_name": name} for name in ("weather", "g")]
 PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
 PDF = {"type": "document", "source": {"type": "base64", "data": ""}, "title": "a.pdf"}
 PLAIN_FILE = {"type": "document", "source": {"type": "text", "data": "hello"}, "title": None}
@@ -52,7 +52,7 @@ DEFINED = {"type": "tool_addition", "tool": {"type": "tool_definition", "definit
 
 
 def body(**fields: Any) -> MessagesBody:
-    return MessagesBody.model_validate({"messages": [ASKED], **fields})
+    return MessagesBody.model_validate({"messages": [USER], **fields})
 
 
 def chat_messages(turns: list[Any], **fields: Any) -> list[dict[str, Any]]:
@@ -63,7 +63,7 @@ def chat_messages(turns: list[Any], **fields: Any) -> list[dict[str, Any]]:
 
 
 def test_assistant_blocks_become_one_message() -> None:
-    chat = body(messages=[ASKED, ANSWER, {"role": "user", "content": [RETURNED]}]).chat
+    chat = body(messages=[USER, ANSWER, {"role": "user", "content": [RETURNED]}]).chat
     assert [message.role for message in chat.messages] == ["user", "assistant", "tool"]
     answer = chat.messages[1]
     assert (answer.reasoning, answer.content) == ("hm", "yes")
@@ -79,7 +79,7 @@ def test_assistant_blocks_become_one_message() -> None:
         ([RETURNED, *TWO], [("tool", "one\ntwo"), ("user", "one\ntwo")]),
         ([TWO[0], RETURNED, TWO[1]], [("user", "one"), ("tool", "one\ntwo"), ("user", "two")]),
         ([{"type": "tool_result", "tool_use_id": "c1"}], [("tool", "")]),
-        ([{**RETURNED, "content": FOUND}], [("tool", "weather\ng")]),
+        ([{**RETURNED, "content": TOOL_REFERENCES}], [("tool", "weather\ng")]),
         ([{**RETURNED, "content": [TWO[0], PICTURE]}], [("tool", f"one\n{UNSEEN_IMAGE}")]),
         ([{**RETURNED, "content": [PDF, PLAIN_FILE]}], [("tool", f"{UNREADABLE_FILE}\nhello")]),
         ([{**RETURNED, "content": [RESULT]}], [("tool", "A page\nhttp://x\none\ntwo")]),
@@ -100,13 +100,13 @@ def test_blocks_of_a_turn_become_messages(
 
 @pytest.mark.parametrize("system", ["Be brief.", [{"type": "text", "text": "Be brief.", **CACHED}]])
 def test_system_prompt_comes_first(system: Any) -> None:
-    assert chat_messages([ASKED], system=system)[0] == {"role": "system", "content": "Be brief."}
+    assert chat_messages([USER], system=system)[0] == {"role": "system", "content": "Be brief."}
 
 
 def test_leading_system_messages_are_merged() -> None:
     """gpt-oss's template silently drops all but the first."""
     words = [{"role": "system", "content": text} for text in ("Be kind.", "Stop.")]
-    converted = chat_messages([words[0], ASKED, words[1]], system="Be brief.")
+    converted = chat_messages([words[0], USER, words[1]], system="Be brief.")
     assert [message["role"] for message in converted] == ["system", "user", "system"]
     assert converted[0]["content"] == "Be brief.\n\nBe kind."
 
@@ -115,7 +115,7 @@ def test_leading_system_messages_are_merged() -> None:
 def test_directive_turns_without_content_are_dropped(words: dict[str, Any]) -> None:
     """Claude Code sends them in the middle of a conversation, which keeps them from then on."""
     directive = {"role": "system", "output_config": {"effort": "high"}, **words}
-    converted = chat_messages([ASKED, directive, ANSWER, {"role": "user", "content": [RETURNED]}])
+    converted = chat_messages([USER, directive, ANSWER, {"role": "user", "content": [RETURNED]}])
     assert [message["role"] for message in converted] == ["user", "assistant", "tool"]
 
 
@@ -123,7 +123,7 @@ def test_tool_changes_in_a_system_turn_are_accepted() -> None:
     tool = {"type": "tool_reference", "name": "weather"}
     changes = [{"type": kind, "tool": tool} for kind in ("tool_addition", "tool_removal")]
     turn = {"role": "system", "content": [*changes, TWO[0]], "clear_at": "next_user_message"}
-    assert chat_messages([ASKED, turn])[1:] == [{"role": "system", "content": "one"}]
+    assert chat_messages([USER, turn])[1:] == [{"role": "system", "content": "one"}]
 
 
 def test_messages_body_is_converted_to_a_chat() -> None:
@@ -166,14 +166,14 @@ def test_thinking_can_be_disabled() -> None:
 
 
 def test_final_assistant_message_is_continued() -> None:
-    chat = body(messages=[ASKED, {"role": "assistant", "content": "It is"}]).chat
+    chat = body(messages=[USER, {"role": "assistant", "content": "It is"}]).chat
     assert (chat.add_generation_prompt, chat.continue_final_message) == (False, True)
 
 
 @pytest.mark.parametrize(
     ("fields", "field"),
     [
-        ({"messages": [ASKED, ANSWER]}, "messages[1]"),
+        ({"messages": [USER, ANSWER]}, "messages[1]"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]},
          "messages[0].content[0].type"),
         ({"messages": [{"role": "user", "content": [CALL]}]}, "messages[0].content[0].type"),
@@ -302,8 +302,8 @@ async def test_failing_stream_ends_with_an_error_event() -> None:
     [
         ({"messages": "x"}, 400, "invalid_request_error"),
         ({"messages": []}, 400, "invalid_request_error"),
-        ({"messages": [ASKED], "what": 1}, 400, "invalid_request_error"),
-        ({"messages": [ASKED], "model": "another"}, 404, "not_found_error"),
+        ({"messages": [USER], "what": 1}, 400, "invalid_request_error"),
+        ({"messages": [USER], "model": "another"}, 404, "not_found_error"),
         ("nonsense", 400, "invalid_request_error"),
     ],
 )
@@ -345,7 +345,7 @@ async def test_unknown_route_and_method_errors() -> None:
 async def test_api_key_is_accepted_in_either_header(tmp_path: Path) -> None:
     key = new_key()
     (tmp_path / "keys.toml").write_text(KeyEntry(name="a", sha256=hash_of(key), tenant="").toml())
-    body = {"messages": [ASKED]}
+    body = {"messages": [USER]}
     async with gateway(tmp_path / "keys.toml") as (client, _):
         for headers, status in [
             ({"x-api-key": key}, 200), ({"authorization": f"Bearer {key}"}, 200),

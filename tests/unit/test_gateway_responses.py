@@ -35,7 +35,7 @@ ASSISTANT = {
 }
 CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}", "status": None}
 RETURNED = {"type": "function_call_output", "call_id": "c1", "output": "5"}
-ASKED = {"role": "user", "content": "x"}
+USER = {"role": "user", "content": "x"}
 
 
 def body(**fields: Any) -> ResponseBody:
@@ -48,7 +48,7 @@ def roles(items: list[Any]) -> list[str]:
 
 def test_items_of_one_answer_become_one_message() -> None:
     converted = messages(
-        "Be brief.", body(input=[ASKED, THOUGHT, ASSISTANT, CALL, CALL, RETURNED]).input
+        "Be brief.", body(input=[USER, THOUGHT, ASSISTANT, CALL, CALL, RETURNED]).input
     )
     assert [message["role"] for message in converted] == ["system", "user", "assistant", "tool"]
     answer = converted[2]
@@ -64,9 +64,9 @@ def test_leading_system_messages_are_merged() -> None:
     stay where they are.
     """
     developer = {"type": "message", "role": "developer", "content": "Read only."}
-    items = body(input=[developer, {**developer, "role": "system"}, ASKED, developer]).input
+    items = body(input=[developer, {**developer, "role": "system"}, USER, developer]).input
     assert messages("Be brief.", items) == [
-        {"role": "system", "content": "Be brief.\n\nRead only.\n\nRead only."}, ASKED,
+        {"role": "system", "content": "Be brief.\n\nRead only.\n\nRead only."}, USER,
         {"role": "developer", "content": "Read only."},
     ]  # fmt: skip
     assert roles([ASSISTANT, developer, developer]) == ["assistant", "developer", "developer"]
@@ -75,7 +75,7 @@ def test_leading_system_messages_are_merged() -> None:
 def test_image_in_a_tool_result_becomes_a_placeholder() -> None:
     """A refusal would end the conversation, which contains it from then on; a user's is refused."""
     picture = {"type": "input_image", "image_url": "data:image/png;base64,", "detail": "high"}
-    items = body(input=[ASKED, CALL, {**RETURNED, "output": [picture]}]).input
+    items = body(input=[USER, CALL, {**RETURNED, "output": [picture]}]).input
     assert messages(None, items)[-1] == {
         "role": "tool",
         "tool_call_id": "c1",
@@ -88,7 +88,7 @@ def test_image_in_a_tool_result_becomes_a_placeholder() -> None:
 def test_file_in_a_tool_result_becomes_a_placeholder() -> None:
     file = {"type": "input_file", "filename": "a.pdf", "file_data": "data:application/pdf;base64,"}
     text = {"type": "input_text", "text": "read"}
-    items = body(input=[ASKED, CALL, {**RETURNED, "output": [text, file]}]).input
+    items = body(input=[USER, CALL, {**RETURNED, "output": [text, file]}]).input
     assert messages(None, items)[-1]["content"] == f"read\n{UNREADABLE_FILE}"
     with pytest.raises(ValueError, match="input_file"):
         body(input=[{"role": "user", "content": [file]}])
@@ -101,7 +101,7 @@ def test_agent_messages_become_user_messages() -> None:
         {"type": "encrypted_content", "encrypted_content": "Count the files."},
     ]
     item: Any = {"type": "agent_message", "id": "amsg_0", "author": "main", "content": parts}
-    chat = body(input=[ASKED, {**item, "recipient": "child"}]).chat
+    chat = body(input=[USER, {**item, "recipient": "child"}]).chat
     assert [message.role for message in chat.messages] == ["user", "user"]
     assert chat.messages[-1].content == "Sender: main\nCount the files."
     assert body(input=[{**item, "content": "Done."}]).chat.messages[0].content == "Done."
@@ -114,7 +114,7 @@ def test_agent_messages_become_user_messages() -> None:
         ([CALL, ASSISTANT], ["assistant", "assistant"]),
         ([ASSISTANT, THOUGHT, CALL], ["assistant", "assistant"]),
         ([CALL, RETURNED, THOUGHT, CALL, RETURNED], ["assistant", "tool", "assistant", "tool"]),
-        ([{"type": "reasoning", "summary": []}, ASKED], ["user"]),
+        ([{"type": "reasoning", "summary": []}, USER], ["user"]),
         ([THOUGHT, THOUGHT], ["assistant", "assistant"]),
     ],
 )
@@ -161,7 +161,7 @@ CALLED = {**CALL, "name": "forecast", "namespace": "mcp__weather"}
 
 def test_namespaced_functions_are_functions_of_the_chat() -> None:
     """Codex sends MCP servers' tools this way, and recognises calls by both names."""
-    parsed = body(tools=[PLAIN_TOOL, NAMESPACE, {"type": "web_search"}], input=[ASKED, CALLED])
+    parsed = body(tools=[PLAIN_TOOL, NAMESPACE, {"type": "web_search"}], input=[USER, CALLED])
     functions = [tool.function for tool in parsed.chat.tools or ()]
     assert [function.name for function in functions] == ["f", *FULL_NAMES]
     assert functions[1].description == "Of a city."
@@ -183,14 +183,14 @@ def test_tools_may_be_sent_as_an_input_item() -> None:
     """Newer versions of Codex send no others, and omit what only OpenAI's servers run."""
     tools_item = {"type": "additional_tools", "role": "developer", "tools": [
         {**PLAIN_TOOL, "description": "Now."}, NAMESPACE, {"type": "web_search"}]}  # fmt: skip
-    parsed = body(input=[tools_item, ASKED], tool_choice="required")
+    parsed = body(input=[tools_item, USER], tool_choice="required")
     assert [tool.function.name for tool in parsed.chat.tools or ()] == ["f", *FULL_NAMES]
     assert [message.role for message in parsed.chat.messages] == ["user"]
-    both = body(input=[tools_item, ASKED], tools=[PLAIN_TOOL, {**PLAIN_TOOL, "name": "g"}])
+    both = body(input=[tools_item, USER], tools=[PLAIN_TOOL, {**PLAIN_TOOL, "name": "g"}])
     offered = [(tool.function.name, tool.function.description) for tool in both.chat.tools or ()]
     assert offered[:2] == [("g", None), ("f", "Now.")]
     with pytest.raises(ValueError, match="additional_tools.tools.0.*name"):
-        body(input=[{**tools_item, "tools": [{"type": "function"}]}, ASKED])
+        body(input=[{**tools_item, "tools": [{"type": "function"}]}, USER])
 
 
 def test_additional_codex_fields_are_ignored() -> None:
@@ -220,7 +220,7 @@ def test_additional_fields_of_newer_openai_clients_are_ignored() -> None:
         "output_schema": {"type": "object"},
     }  # fmt: skip
     parsed = body(
-        input=[ASKED, {**CALL, **direct}, {**RETURNED, **direct, "name": "f", "namespace": "n"}],
+        input=[USER, {**CALL, **direct}, {**RETURNED, **direct, "name": "f", "namespace": "n"}],
         tools=[tool], access_programs={"cyber": "standard"}, reasoning={"context": "all_turns"},
     )  # fmt: skip
     assert [message.role for message in parsed.chat.messages] == ["user", "assistant", "tool"]
