@@ -39,9 +39,9 @@ def longest_agreeing_path(
     best: list[int] = []
     for node in range(len(tree)):
         path = tree.path(node)
-        said = [root, *(predictions[index] for index in path)]
+        predicted = [root, *(predictions[index] for index in path)]
         tokens = [tree.token_ids[index] for index in path]
-        agrees = tokens == said[:-1] and not stop.intersection(tokens[:-1])
+        agrees = tokens == predicted[:-1] and not stop.intersection(tokens[:-1])
         if agrees and len(path) > len(best):
             best = path
     return best
@@ -122,8 +122,8 @@ def test_output_with_any_drafts_equals_plain_decoding(
     sampler = new_sampler(parameters, prompt)
     stopped = False
     while len(text) < length and not stopped:
-        known = plain[len(text) : len(text) + data.draw(st.integers(0, 4))]
-        helpful = DraftTree.chain(known, TokenSource.DRAFT_MODEL)
+        correct = plain[len(text) : len(text) + data.draw(st.integers(0, 4))]
+        helpful = DraftTree.chain(correct, TokenSource.DRAFT_MODEL)
         tree = helpful if data.draw(st.booleans()) else data.draw(trees())
         verdict = table.verify(sampler, text, tree, list(stop))
         sampler.observe_output(verdict.emitted_token_ids)
@@ -161,14 +161,14 @@ def test_tokens_of_one_round_follow_the_targets_joint_distribution(
 
     counts = torch.zeros(size, size, dtype=torch.float64)
     for seed in range(seeds):
-        drawn = SamplingParameters(
+        sampling = SamplingParameters(
             temperature=parameters.temperature,
             top_k=parameters.top_k,
             top_p=parameters.top_p,
             presence_penalty=parameters.presence_penalty,
             seed=seed,
         )
-        sampler = new_sampler(drawn, prompt)
+        sampler = new_sampler(sampling, prompt)
         text = list(prompt)
         while len(text) < 3:
             verdict = table.verify(sampler, text, tree if len(text) == 1 else DraftTree())

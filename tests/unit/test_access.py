@@ -33,14 +33,14 @@ class Clock:
         return self.now
 
 
-def entry(name: str = "alice", key: str = KEY, **more: Any) -> KeyEntry:
-    return KeyEntry(**{"name": name, "sha256": hash_of(key), "tenant": "team", **more})
+def entry(name: str = "alice", key: str = KEY, **fields: Any) -> KeyEntry:
+    return KeyEntry(**{"name": name, "sha256": hash_of(key), "tenant": "team", **fields})
 
 
 def write(file: Path, *entries: KeyEntry) -> None:
     """Replaces the file in one step, as secret managers do."""
     partial = file.with_suffix(".partial")
-    partial.write_text("".join(each.toml() for each in entries))
+    partial.write_text("".join(entry.toml() for entry in entries))
     os.replace(partial, file)
 
 
@@ -52,8 +52,8 @@ def key_file(tmp_path: Path) -> Path:
 def test_all_requests_are_allowed_without_a_key_file() -> None:
     caller = Access(None).caller(None)
     assert caller is ANONYMOUS
-    said = GenerationParameters(text="a", tenant="any", max_tokens=10**6)
-    assert caller.apply_limits(said, 16) is said
+    parameters = GenerationParameters(text="a", tenant="any", max_tokens=10**6)
+    assert caller.apply_limits(parameters, 16) is parameters
     for _ in range(100):
         with caller.admit():
             pass
@@ -93,9 +93,9 @@ def test_max_tokens_of_a_key_limits_requests() -> None:
     caller = Caller(entry(max_tokens=100))
     with pytest.raises(InvalidInput, match="max_tokens: must be at most 100, .*; got 101"):
         caller.apply_limits(GenerationParameters(text="a", max_tokens=101), 256)
-    for given, default, expected in ((100, 256, 100), (None, 256, 100), (None, 16, 16)):
-        said = GenerationParameters(text="a", max_tokens=given)
-        assert caller.apply_limits(said, default).max_tokens == expected
+    for requested, default, expected in ((100, 256, 100), (None, 256, 100), (None, 16, 16)):
+        parameters = GenerationParameters(text="a", max_tokens=requested)
+        assert caller.apply_limits(parameters, default).max_tokens == expected
 
 
 def test_concurrent_requests_of_a_key_are_limited() -> None:
@@ -213,10 +213,10 @@ def test_change_with_an_unchanged_mtime_is_noticed(key_file: Path) -> None:
     clock = Clock()
     write(key_file, entry())
     access = Access(key_file, clock)
-    written = key_file.stat().st_mtime_ns
-    with key_file.open("a") as more:
-        more.write(entry("bob", OTHER).toml())
-    os.utime(key_file, ns=(written, written))
+    mtime_ns = key_file.stat().st_mtime_ns
+    with key_file.open("a") as file:
+        file.write(entry("bob", OTHER).toml())
+    os.utime(key_file, ns=(mtime_ns, mtime_ns))
     clock.now += 2
     assert access.caller(OTHER).name == "bob"
 
@@ -269,14 +269,14 @@ def test_bearer_token_is_parsed_from_the_header() -> None:
 
 def test_keys_new_command_creates_an_entry_and_a_key(key_file: Path) -> None:
     command = ["keys", "new", "bob", "--tenant", 'a "b" \\', "--concurrent-requests", "4"]
-    made = CliRunner().invoke(app, command)
-    assert made.exit_code == 0, made.output
-    key_file.write_text(made.stdout)
-    (found,) = KeyFile.read(key_file).keys
-    assert tomllib.loads(made.stdout)["keys"] == [found.model_dump(exclude_none=True)]
-    assert (found.tenant, found.concurrent_requests, found.max_tokens) == ('a "b" \\', 4, None)
-    key = made.stderr.split()[-1]
-    assert Access(key_file).caller(key).name == "bob" and key not in made.stdout
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    key_file.write_text(result.stdout)
+    (saved,) = KeyFile.read(key_file).keys
+    assert tomllib.loads(result.stdout)["keys"] == [saved.model_dump(exclude_none=True)]
+    assert (saved.tenant, saved.concurrent_requests, saved.max_tokens) == ('a "b" \\', 4, None)
+    key = result.stderr.split()[-1]
+    assert Access(key_file).caller(key).name == "bob" and key not in result.stdout
     assert CliRunner().invoke(app, ["keys", "new", "b b"]).exit_code == 2
 
 

@@ -53,12 +53,12 @@ async def test_source_does_not_wait_for_its_consumer() -> None:
 
 async def test_error_is_raised_after_the_preceding_items() -> None:
     source = Source(3, error=ValueError("on purpose"))
-    taken: list[int] = []
+    received: list[int] = []
     with pytest.raises(ValueError, match="on purpose"):
         async for item in run_ahead(source.items()):
-            taken.append(item)
+            received.append(item)
             await asyncio.sleep(0.01)  # the error is raised long before the last item is taken
-    assert taken == [0, 1, 2]
+    assert received == [0, 1, 2]
 
 
 async def test_closing_waits_for_the_source_to_clean_up() -> None:
@@ -105,7 +105,7 @@ async def test_error_after_the_consumer_has_left_is_dropped() -> None:
             raise ValueError("on purpose") from None
 
     complaints: list[object] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, said: complaints.append(said))
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
     items = run_ahead(source())
     assert await anext(items) == 0
     await items.aclose()

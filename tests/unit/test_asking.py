@@ -36,7 +36,7 @@ def test_try_continues_while_offers_stay_similar() -> None:
     asked = [number for number in range(2000) if model.should_ask(PROMPT, LARGE)]
     tries = [asked[at : at + TRY_ROUNDS] for at in range(0, len(asked), TRY_ROUNDS)]
     assert len(tries) > 1
-    assert all(tried[-1] - tried[0] == TRY_ROUNDS - 1 for tried in tries[:-1])
+    assert all(rounds[-1] - rounds[0] == TRY_ROUNDS - 1 for rounds in tries[:-1])
 
 
 def test_slightly_larger_offer_does_not_end_a_try() -> None:
@@ -58,10 +58,10 @@ def test_try_ends_once_asking_pays() -> None:
 def test_round_that_pays_starts_no_try() -> None:
     """The next round may pay slightly less; only a running try would go on in it."""
     model = opened_model_choice((USUAL_TOKENS - 0.3) * PLAIN_NS / USUAL_FORWARDS)
-    little = Offer(tokens=1.0)
-    assert model.advantage() > 0 > model.advantage(little) > model.advantage() - 0.5
+    small_offer = Offer(tokens=1.0)
+    assert model.advantage() > 0 > model.advantage(small_offer) > model.advantage() - 0.5
     assert model.should_ask(PROMPT)
-    assert not model.should_ask(PROMPT, little)
+    assert not model.should_ask(PROMPT, small_offer)
 
 
 def test_wait_for_the_first_draft_is_bounded_by_the_prefill_time() -> None:
@@ -72,7 +72,7 @@ def test_wait_for_the_first_draft_is_bounded_by_the_prefill_time() -> None:
         slow = VerifyCost((CostPoint(1, 10**9), CostPoint(32, 10**9)))
         model._controller = Controller(max_nodes=8, verify_cost=slow, fixed=fixed)
         model.open(PROMPT)
-        known: Any = model.drafter
-        waited.append(known.max_wait_s)
+        drafter: Any = model.drafter
+        waited.append(drafter.max_wait_s)
     assert waited[0] == pytest.approx(MIN_WAIT_S + MAX_WAIT_PREFILLS * 10 * PLAIN_NS / 1e9)
     assert waited[1] is None, "of a stated size it is waited for as for every other draft"

@@ -55,14 +55,14 @@ def test_allowed_tokens_follow_the_definition(
     bans: Bans, output: list[int], paths: list[list[int]]
 ) -> None:
     """The output may come token by token or at once; the prompt does not count."""
-    slowly, at_once = new_sampler(bans), new_sampler(bans)
+    token_by_token, at_once = new_sampler(bans), new_sampler(bans)
     for token in output:
-        slowly.observe_output([token])
+        token_by_token.observe_output([token])
     at_once.observe_prompt([0, 1, 2])
     at_once.observe_output(output)
     logits = LOGITS[:1].repeat(len(paths), 1)
-    for each in (slowly, at_once):
-        for path, row in zip(paths, each.shape(logits, paths), strict=True):
+    for sampler in (token_by_token, at_once):
+        for path, row in zip(paths, sampler.shape(logits, paths), strict=True):
             assert set(row.isfinite().nonzero().flatten().tolist()) == tokens_not_banned(
                 bans, [*output, *path]
             )
@@ -70,14 +70,14 @@ def test_allowed_tokens_follow_the_definition(
 
 def test_sampler_is_plain_again_after_min_tokens() -> None:
     """Rounds after `min_tokens` take the faster path."""
-    once = new_sampler(Bans(min_tokens=2, ends=(5,)))
-    assert once.choose(LOGITS, [0, 1], [[], [1, 2]]) == [4, 5]
-    once.observe_output([4])
-    assert not once.is_plain and once.depends_on_path
-    once.observe_output([4])
-    assert once.is_plain and once.choose(LOGITS[:1], [2], [[]]) == [5]
-    for lasting in (Bans(allowed=(1,)), Bans(sequences=((1,),)), Bans(sequences=((1, 2),))):
-        always = new_sampler(lasting)
+    temporary = new_sampler(Bans(min_tokens=2, ends=(5,)))
+    assert temporary.choose(LOGITS, [0, 1], [[], [1, 2]]) == [4, 5]
+    temporary.observe_output([4])
+    assert not temporary.is_plain and temporary.depends_on_path
+    temporary.observe_output([4])
+    assert temporary.is_plain and temporary.choose(LOGITS[:1], [2], [[]]) == [5]
+    for permanent in (Bans(allowed=(1,)), Bans(sequences=((1,),)), Bans(sequences=((1, 2),))):
+        always = new_sampler(permanent)
         always.observe_output([3] * 9)
         assert not always.is_plain and not always.is_plain_except_grammar
 
@@ -88,11 +88,11 @@ def test_filters_and_noise_apply_to_allowed_tokens_only(temperature: float) -> N
     parameters = SamplingParameters(
         temperature=temperature, top_k=2, logit_bias=((5, 100.0),), bans=Bans(allowed=(0, 1, 2))
     )
-    said = {
+    chosen = {
         Sampler(replace(parameters, seed=seed), VOCABULARY, CPU).choose(LOGITS[:1], [seed], [[]])[0]
         for seed in range(40)
     }
-    assert said == ({2} if temperature == 0 else {1, 2})
+    assert chosen == ({2} if temperature == 0 else {1, 2})
 
 
 @pytest.mark.parametrize(

@@ -31,15 +31,15 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def scripted_server(answers: Iterable[ServerReply]) -> Callable[[httpx.Request], httpx.Response]:
     """A server that gives these answers, one after the other."""
-    left = iter(answers)
+    remaining = iter(answers)
 
-    def say(_: httpx.Request) -> httpx.Response:
-        answer = next(left)
+    def respond(_: httpx.Request) -> httpx.Response:
+        answer = next(remaining)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    return say
+    return respond
 
 
 async def ask_scripted_server(*answers: ServerReply, patience_s: float = 60) -> dict[str, Any]:
@@ -79,14 +79,14 @@ async def test_unavailable_server_is_given_up_after_the_patience() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "status", "code"),
+    ("server_reply", "status", "code"),
     [(STARTING, 503, None), (httpx.RemoteProtocolError("disconnected"), None, "no_answer")],
 )
 async def test_request_fails_when_only_it_is_unanswered(
-    said: ServerReply, status: int | None, code: str | None
+    server_reply: ServerReply, status: int | None, code: str | None
 ) -> None:
     """One such request used to end this run and every later one; those after it were never sent."""
-    answer = await ask_scripted_server(said, READY, patience_s=0)
+    answer = await ask_scripted_server(server_reply, READY, patience_s=0)
     assert (answer["response"] or {}).get("status_code") == status
     assert (answer["error"] or {}).get("code") == code
 
@@ -94,13 +94,13 @@ async def test_request_fails_when_only_it_is_unanswered(
 async def test_request_is_retried_while_other_requests_are_answered() -> None:
     answers = scripted_server([STARTING, STARTING, FINE])
 
-    def say(request: httpx.Request) -> httpx.Response:
+    def respond(request: httpx.Request) -> httpx.Response:
         if request.url.path != "/ready":
             return answers(request)
         asks._silent_since = None  # as if another request was answered
         return NOT_READY
 
-    transport = httpx.MockTransport(say)
+    transport = httpx.MockTransport(respond)
     async with httpx.AsyncClient(transport=transport, base_url="http://there") as client:
         asks = Asker(client, patience_s=1e-9)
         assert (await asks.answer(REQUEST))["response"]["status_code"] == 200
@@ -108,8 +108,8 @@ async def test_request_is_retried_while_other_requests_are_answered() -> None:
 
 async def test_redirecting_server_is_reported_before_the_first_request() -> None:
     """Redirects, which are not followed, used to count as answers to all requests."""
-    moved = httpx.Response(308, headers={"location": "https://there/v1/models"})
-    transport = httpx.MockTransport(scripted_server([moved]))
+    redirect = httpx.Response(308, headers={"location": "https://there/v1/models"})
+    transport = httpx.MockTransport(scripted_server([redirect]))
     async with httpx.AsyncClient(transport=transport, base_url="http://there") as client:
         with pytest.raises(InvalidInput, match="sends on to https://there/v1/models"):
             await Asker(client, 60).require_server()

@@ -30,20 +30,20 @@ def answer(custom_id: str, status: int = 200) -> dict[str, Any]:
     return {"id": "batch_req_1", "custom_id": custom_id, "response": response, "error": None}
 
 
-def write_answers(file: Path, *answers: dict[str, Any], torn: str = "") -> str:
-    text = "".join(f"{json.dumps(one)}\n" for one in answers)
-    file.write_text(text + torn)
+def write_answers(file: Path, *answers: dict[str, Any], partial_line: str = "") -> str:
+    text = "".join(f"{json.dumps(answer)}\n" for answer in answers)
+    file.write_text(text + partial_line)
     return text
 
 
 def test_resuming_appends_without_rewriting_the_file(tmp_path: Path) -> None:
     """A rewrite needs room for all answers twice; on a full disk no run could continue."""
     file = tmp_path / "answers"
-    first = write_answers(file, answer("a"), answer("b"), torn='{"id": "batch_req_2", "cus')
+    first = write_answers(file, answer("a"), answer("b"), partial_line='{"id": "batch_req_2", "cus')
     place = file.stat().st_ino
-    with AnswersFile(file) as there:
-        assert there.answered == {"a", "b"}
-        there.add(answer("c"))
+    with AnswersFile(file) as answers:
+        assert answers.answered == {"a", "b"}
+        answers.add(answer("c"))
     assert file.stat().st_ino == place
     assert file.read_text() == first + json.dumps(answer("c")) + "\n"
 
@@ -52,10 +52,10 @@ def test_resuming_appends_without_rewriting_the_file(tmp_path: Path) -> None:
 def test_failed_answers_are_removed_on_resume(tmp_path: Path, status: int) -> None:
     """Redirects, as for a URL that ends in a slash, used to count as answers."""
     file = tmp_path / "answers"
-    write_answers(file, answer("a", status), answer("b"), answer("b"), torn="{")
-    with AnswersFile(file) as there:
-        assert there.answered == {"b"}
-        there.add(answer("a"))
+    write_answers(file, answer("a", status), answer("b"), answer("b"), partial_line="{")
+    with AnswersFile(file) as answers:
+        assert answers.answered == {"b"}
+        answers.add(answer("a"))
     assert file.read_text() == write_answers(tmp_path / "other", answer("b"), answer("a"))
 
 
@@ -75,9 +75,9 @@ def test_answers_are_written_through_a_link(tmp_path: Path) -> None:
     write_answers(file, answer("a", 500))
     with (
         file.open("a") as standard_output,
-        AnswersFile(Path(f"/dev/fd/{standard_output.fileno()}")) as there,
+        AnswersFile(Path(f"/dev/fd/{standard_output.fileno()}")) as answers,
     ):
-        there.add(answer("b"))
+        answers.add(answer("b"))
     assert file.read_text() == write_answers(tmp_path / "other", answer("b"))
 
 
@@ -124,8 +124,8 @@ def test_pipe_as_requests_file_is_refused(tmp_path: Path) -> None:
 
 async def test_requests_added_after_the_check_are_not_sent(tmp_path: Path) -> None:
     requests = tmp_path / "requests"
-    other = REQUEST.model_copy(update={"custom_id": "b"})
-    lines = (one.model_dump_json() for one in (REQUEST, other, REQUEST))
+    added = REQUEST.model_copy(update={"custom_id": "b"})
+    lines = (request.model_dump_json() for request in (REQUEST, added, REQUEST))
     requests.write_text("\n".join(lines))
     assert list(read_requests_by_id(requests, {"a"})) == [REQUEST]
 
@@ -138,8 +138,8 @@ async def test_requests_missing_since_the_check_are_reported(tmp_path: Path) -> 
     client = httpx.AsyncClient(transport=transport, base_url="http://there")
     with pytest.raises(InvalidInput, match="requests: must stay .*; 2 of its requests are gone"):
         await _answer(client, requests, tmp_path / "answers", {"a", "b", "c"}, 1, 0)
-    with AnswersFile(tmp_path / "answers") as there:
-        assert there.answered == {"a"}
+    with AnswersFile(tmp_path / "answers") as answers:
+        assert answers.answered == {"a"}
 
 
 async def test_failure_without_a_message_is_reported_by_its_status(tmp_path: Path) -> None:

@@ -88,20 +88,22 @@ def test_tree_verification_matches_decoding_token_by_token(
 
 
 def test_row_decoded_beside_a_prompt_matches_the_row_alone(model: LanguageModel) -> None:
-    alone = forward_logits(model, (len(TEXT), [5, 6], [ROOT, 0]))[0]
+    row_alone = forward_logits(model, (len(TEXT), [5, 6], [ROOT, 0]))[0]
     slot, other = model.acquire(), model.acquire()
     try:
         model.forward([Forward(model, slot, TEXT[:-1])])
         prompt = Forward(model, other, TEXT * 2, logits_from=2 * len(TEXT) - 3)
-        decoded = Forward(model, slot, TEXT[-1:], [5, 6], [ROOT, 0], logits_from=1)
-        said, beside = model.forward([prompt, decoded])
+        decoding = Forward(model, slot, TEXT[-1:], [5, 6], [ROOT, 0], logits_from=1)
+        prompt_beside, row_beside = model.forward([prompt, decoding])
         model.cache.release(other)
         other = model.acquire()
-        (apart,) = model.forward([Forward(model, other, TEXT * 2, logits_from=2 * len(TEXT) - 3)])
+        (prompt_alone,) = model.forward(
+            [Forward(model, other, TEXT * 2, logits_from=2 * len(TEXT) - 3)]
+        )
     finally:
         model.cache.release(slot)
         model.cache.release(other)
-    assert torch.equal(beside, alone[1:]) and torch.equal(said, apart)
+    assert torch.equal(row_beside, row_alone[1:]) and torch.equal(prompt_beside, prompt_alone)
 
 
 @settings(max_examples=12, deadline=None)
@@ -113,17 +115,17 @@ def test_prompt_logits_do_not_depend_on_chunk_sizes(model: LanguageModel, sizes:
     differently with drafts than in plain decoding minutes before.
     """
     ends = [*sorted({end for end in np.cumsum(sizes).tolist() if end < len(LONG)}), len(LONG)]
-    whole, pieces = model.acquire(), model.acquire()
+    whole_slot, chunks_slot = model.acquire(), model.acquire()
     try:
-        wanted = model.forward([Forward(model, whole, LONG)])[0]
-        parts = [
-            model.forward([Forward(model, pieces, LONG[start:end])])[0]
+        expected = model.forward([Forward(model, whole_slot, LONG)])[0]
+        chunks = [
+            model.forward([Forward(model, chunks_slot, LONG[start:end])])[0]
             for start, end in zip([0, *ends], ends, strict=False)
         ]
     finally:
-        model.cache.release(whole)
-        model.cache.release(pieces)
-    assert torch.equal(torch.cat(parts), wanted)
+        model.cache.release(whole_slot)
+        model.cache.release(chunks_slot)
+    assert torch.equal(torch.cat(chunks), expected)
 
 
 @pytest.fixture
@@ -156,46 +158,46 @@ def test_attention_matches_torch_within_rounding(
 ) -> None:
     """Computed in float32, whatever the format of the cache."""
     torch.manual_seed(rows)
-    stored, room = 301, 320
+    stored, capacity = 301, 320
     query = torch.randn(1, rows, heads, dim).transpose(1, 2)
-    keys, values = torch.randn(2, kv_heads, room, dim).to(dtype)
+    keys, values = torch.randn(2, kv_heads, capacity, dim).to(dtype)
     mask = np.random.default_rng(rows).random((rows, stored)) < 0.7
     mask[:, 0] = True
-    wanted = functional.scaled_dot_product_attention(
+    expected = functional.scaled_dot_product_attention(
         query, keys[None, :, :stored].float(), values[None, :, :stored].float(),
         attn_mask=torch.from_numpy(mask), enable_gqa=True,
     )  # fmt: skip
     bias = cpu_attention.bias_of(mask, stored)
-    got = cpu_attention.attend(query[0], keys, values, bias, stored, Scoring(dim**-0.5))
-    torch.testing.assert_close(got.transpose(0, 1), wanted[0], rtol=1e-5, atol=2e-6)
+    output = cpu_attention.attend(query[0], keys, values, bias, stored, Scoring(dim**-0.5))
+    torch.testing.assert_close(output.transpose(0, 1), expected[0], rtol=1e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize("cap", [None, 0.7, 50.0])
-@pytest.mark.parametrize("sunk", [False, True])
+@pytest.mark.parametrize("has_sinks", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_attention_with_capped_scores_and_sinks(
-    cap: float | None, sunk: bool, dtype: torch.dtype
+    cap: float | None, has_sinks: bool, dtype: torch.dtype
 ) -> None:
     """Scores follow the definition, and a row alone has the same bits as among others."""
     torch.manual_seed(1)
-    heads, rows, dim, stored, room = 6, 5, 24, 301, 320
+    heads, rows, dim, stored, capacity = 6, 5, 24, 301, 320
     query = torch.randn(heads, rows, dim)
-    keys, values = torch.randn(2, 2, room, dim).to(dtype)
-    sinks = torch.tensor([-float("inf"), -3.0, 0.0, 1.5, 6.0, 40.0]) if sunk else None
+    keys, values = torch.randn(2, 2, capacity, dim).to(dtype)
+    sinks = torch.tensor([-float("inf"), -3.0, 0.0, 1.5, 6.0, 40.0]) if has_sinks else None
     scoring = Scoring(1.3, cap, sinks)
     mask = np.random.default_rng(rows).random((rows, stored)) < 0.7
     wide = [part[:, :stored].float().repeat_interleave(3, 0) for part in (keys, values)]
     weights = scoring.weights(query @ wide[0].mT, torch.from_numpy(mask))
-    got = cpu_attention.attend(
+    output = cpu_attention.attend(
         query, keys, values, cpu_attention.bias_of(mask, stored), stored, scoring
     )
-    torch.testing.assert_close(got.transpose(0, 1), weights @ wide[1], rtol=2e-5, atol=1e-5)
+    torch.testing.assert_close(output.transpose(0, 1), weights @ wide[1], rtol=2e-5, atol=1e-5)
     for row in range(rows):
         alone = cpu_attention.attend(
             query[:, row : row + 1].contiguous(), keys, values,
             cpu_attention.bias_of(mask[row : row + 1], stored), stored, scoring,
         )  # fmt: skip
-        assert torch.equal(alone[0], got[row])
+        assert torch.equal(alone[0], output[row])
 
 
 def test_unsupported_head_sizes_stay_with_torch() -> None:

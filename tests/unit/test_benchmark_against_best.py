@@ -29,27 +29,27 @@ def test_halves_correct_the_luck_of_the_best_strategy() -> None:
         comparisons(samples({name: random.uniform(0.5, 1.5, 24) for name in (*SINGLE, *JOINED)}))
         for _ in range(50)
     ]
-    found = [one for record in records for one in record]
-    assert np.mean([one.ratio for one in found]) < 0.92
-    assert 0.97 < np.mean([one.apart for one in found]) < 1.03
-    assert all(one.least < one.ratio < one.most for one in found)
+    results = [result for record in records for result in record]
+    assert np.mean([result.ratio for result in results]) < 0.92
+    assert 0.97 < np.mean([result.apart for result in results]) < 1.03
+    assert all(result.least < result.ratio < result.most for result in results)
 
 
 def test_slower_method_is_slower_in_both_halves() -> None:
     times = np.random.default_rng(1).uniform(0.5, 1.5, 24)
-    behind = {PLAIN: 2 * times, "speculative": 0.8 * times, "fused cold": times}
-    (found,) = comparisons(samples(behind))
-    assert (found.method, found.best, found.runs) == ("fused cold", "speculative", 24)
-    assert (found.ratio, found.apart) == pytest.approx((0.8, 0.8))
-    assert (found.least, found.most) == pytest.approx((0.8, 0.8))
+    seconds = {PLAIN: 2 * times, "speculative": 0.8 * times, "fused cold": times}
+    (result,) = comparisons(samples(seconds))
+    assert (result.method, result.best, result.runs) == ("fused cold", "speculative", 24)
+    assert (result.ratio, result.apart) == pytest.approx((0.8, 0.8))
+    assert (result.least, result.most) == pytest.approx((0.8, 0.8))
 
 
 def test_only_complete_repetitions_are_compared() -> None:
     """One that was cut short has a slow `fused` run and nothing to compare it with."""
-    whole = {PLAIN: np.full(5, 1.0), "opt_tree": np.full(4, 0.5), "fused warm": np.full(5, 0.5)}
-    whole["fused warm"][4] = 9.0
-    (found,) = comparisons(samples(whole))
-    assert (found.ratio, found.runs) == (1.0, 4)
+    seconds = {PLAIN: np.full(5, 1.0), "opt_tree": np.full(4, 0.5), "fused warm": np.full(5, 0.5)}
+    seconds["fused warm"][4] = 9.0
+    (result,) = comparisons(samples(seconds))
+    assert (result.ratio, result.runs) == (1.0, 4)
 
 
 @pytest.mark.parametrize(
@@ -67,8 +67,8 @@ def test_too_few_repetitions_are_not_compared() -> None:
 
 
 def test_page_has_a_table_for_every_profile() -> None:
-    known = samples({PLAIN: np.full(4, 1.0), "fused warm": np.full(4, 0.5)})
-    text = table.markdown([], [], comparisons(known))
+    recorded = samples({PLAIN: np.full(4, 1.0), "fused warm": np.full(4, 0.5)})
+    text = table.markdown([], [], comparisons(recorded))
     assert "**against the best single strategy, the bundled pair as it is**" in text
     assert f"| chat, greedy | fused warm | {PLAIN} | 2.00x | 2.00, 2.00 | 2.00x | 4 |" in text
     assert table.AGAINST_BEST_LEGEND in text

@@ -21,25 +21,27 @@ SERVER = ("--server", "127.0.0.1:1")
 CASE = Case(prompt=Prompt("a", "text", ()), tokens=4, temperature=0.8, seed=1)
 
 
-def strategies(*words: str, drafts: tuple[str, ...] = DRAFTER_STRATEGIES, own: str) -> list[str]:
+def strategies(
+    *words: str, drafts: tuple[str, ...] = DRAFTER_STRATEGIES, default: str
+) -> list[str]:
     settings = read_settings([*SERVER, *words], "")
-    info = deployment_info(model_info(strategies=drafts) if drafts else None, own)
+    info = deployment_info(model_info(strategies=drafts) if drafts else None, default)
     return load.strategies_of(settings, info)
 
 
 def test_plain_decoding_and_server_default_strategy_come_first() -> None:
     named = ("--strategies", "opt_tree,fused cold")
-    assert strategies(own="fused") == [PLAIN, "fused cold"]
-    assert strategies(*named, own="fused") == [PLAIN, "fused cold", "opt_tree"]
-    assert strategies(own=OUROBOROS) == [PLAIN, "ouroboros cold"]
-    assert strategies(own=PLAIN) == [PLAIN]
+    assert strategies(default="fused") == [PLAIN, "fused cold"]
+    assert strategies(*named, default="fused") == [PLAIN, "fused cold", "opt_tree"]
+    assert strategies(default=OUROBOROS) == [PLAIN, "ouroboros cold"]
+    assert strategies(default=PLAIN) == [PLAIN]
 
 
 def test_default_strategy_may_run_without_a_drafter() -> None:
-    """Without a drafter `fused` drafts from phrases alone; who names it expects more."""
-    assert strategies(own="fused", drafts=()) == [PLAIN, "fused cold"]
+    """Without a drafter `fused` drafts from phrases alone; a named strategy is not replaced."""
+    assert strategies(default="fused", drafts=()) == [PLAIN, "fused cold"]
     with pytest.raises(InvalidInput, match="drafter does not serve this strategy; got 'opt_tree'"):
-        strategies("--strategies", "lookahead,opt_tree", own="fused", drafts=())
+        strategies("--strategies", "lookahead,opt_tree", default="fused", drafts=())
 
 
 def test_unfilled_pools_are_not_named_warm() -> None:
@@ -47,7 +49,7 @@ def test_unfilled_pools_are_not_named_warm() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ((*SERVER, "--profile", "300M"), "--profile: not with --server"),
         ((*SERVER, "--quantization", "int8"), "--quantization: not with --server"),
@@ -58,17 +60,17 @@ def test_unfilled_pools_are_not_named_warm() -> None:
     ],
 )
 def test_invalid_options_are_refused(
-    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+    words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
         read_settings(words, "")
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_results_of_a_users_server_do_not_overwrite_the_record() -> None:
     assert read_settings(SERVER, "").out == Path("load")
-    ours = read_settings([], "")
-    assert (ours.out.name, ours.out.parent.name, ours.profile) == ("bench-load", "results", "300M")
+    args = read_settings([], "")
+    assert (args.out.name, args.out.parent.name, args.profile) == ("bench-load", "results", "300M")
 
 
 def test_prompts_are_read_from_lines_or_json_lines(tmp_path: Path) -> None:
@@ -80,7 +82,7 @@ def test_prompts_are_read_from_lines_or_json_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "message"),
     [
         ("mine.txt", b"\n  \n", "at least one prompt"),
         ("mine.jsonl", b"", "at least one prompt"),
@@ -91,34 +93,34 @@ def test_prompts_are_read_from_lines_or_json_lines(tmp_path: Path) -> None:
     ],
 )
 def test_file_without_prompts_is_refused(
-    name: str, content: bytes, said: str, tmp_path: Path
+    name: str, content: bytes, message: str, tmp_path: Path
 ) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(InvalidInput, match=said):
+    with pytest.raises(InvalidInput, match=message):
         prompts_in(tmp_path / name)
 
 
 def test_text_of_a_shortened_prompt_matches_its_tokens() -> None:
     """A server is sent the text, so it must be the prompt that a profile's services get."""
-    whole = completion(1).measured[0]
-    short = cut(whole, 5)
+    full = completion(1).measured[0]
+    short = cut(full, 5)
     assert len(short.token_ids) == 5
-    assert short.text and whole.text.startswith(short.text)
+    assert short.text and full.text.startswith(short.text)
 
 
 def test_shared_server_is_measured_with_private_phrases() -> None:
     """No tenant, which a key could forbid; no phrases or prefixes of others or for others."""
     plain = RunningServer._request_of(PLAIN, CASE)
     drafted = RunningServer._request_of("fused cold", CASE)
-    assert [asked.speculation.strategy for asked in (plain, drafted)] == [PLAIN, "fused"]
+    assert [sent.speculation.strategy for sent in (plain, drafted)] == [PLAIN, "fused"]
     assert plain.speculation.phrases is PhraseScope.OFF
     assert drafted.speculation.phrases is PhraseScope.PRIVATE
-    for asked in (plain, drafted):
-        assert (asked.text, asked.token_ids, asked.tenant, asked.seed) == ("text", None, "", 1)
+    for sent in (plain, drafted):
+        assert (sent.text, sent.token_ids, sent.tenant, sent.seed) == ("text", None, "", 1)
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("--server", "127.0.0.1:1"), "no server at 127.0.0.1:1"),
         (("--server", "nowhere"), "must be host:port"),
@@ -126,8 +128,8 @@ def test_shared_server_is_measured_with_private_phrases() -> None:
     ],
 )
 def test_unreachable_server_ends_the_load_test_with_one_line(
-    words: tuple[str, ...], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: tuple[str, ...], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert load.main([*words, "--out", str(tmp_path / "load")]) == 1
-    assert said in " ".join(capsys.readouterr().out.split())
+    assert message in " ".join(capsys.readouterr().out.split())
     assert not list(tmp_path.iterdir())

@@ -76,25 +76,25 @@ class Scripted:
     """A system that answers at once and records each prompt's workload."""
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.workloads: list[str] = []
 
     def run(self, method: str, case: Case) -> Outcome:
-        self.asked.append(case.workload)
+        self.workloads.append(case.workload)
         return sample().outcome
 
 
-def workloads_run(plans: list[Plan], share_s: float, whole_s: float) -> list[str]:
-    system, now = Scripted(), time.monotonic()
+def workloads_run(plans: list[Plan], share_s: float, last_call_s: float) -> list[str]:
+    system, start = Scripted(), time.monotonic()
     repetitions = measure(
         PROFILES["bundled"],
         {"draftloop": system},
         plans,
-        deadline=now + share_s,
-        last_call=now + whole_s,
+        deadline=start + share_s,
+        last_call=start + last_call_s,
         tick=lambda _: None,
     )
     list(repetitions)
-    return system.asked
+    return system.workloads
 
 
 def test_every_cell_runs_before_any_is_repeated() -> None:
@@ -122,10 +122,10 @@ def test_repetition_fits_by_the_time_of_previous_ones() -> None:
 
 
 def test_measured_repetitions_are_not_repeated() -> None:
-    whole = Plan(workload(prompts=2), [PLAIN])
-    first = whole.waiting[0][1][0].seed
+    full = Plan(workload(prompts=2), [PLAIN])
+    first = full.waiting[0][1][0].seed
     rest = Plan(workload(prompts=2), [PLAIN], frozenset({first}))
-    assert rest.waiting == whole.waiting[1:]
+    assert rest.waiting == full.waiting[1:]
 
 
 def test_interrupted_run_is_resumed_from_its_journal(tmp_path: Path) -> None:
@@ -133,10 +133,10 @@ def test_interrupted_run_is_resumed_from_its_journal(tmp_path: Path) -> None:
     journal = Journal.begin(file, {"tokens": 5, "names": ("a",)})
     journal.add_profile("bundled", {"title": "pair"})
     journal.add([sample(), sample("speculative", seed=2, equal=None)])
-    found = Journal.resume(file, {"tokens": 5, "names": ("a",)})
-    assert (found.samples, found.profiles) == (journal.samples, journal.profiles)
-    assert found.seeds("bundled", "completion") == {1, 2}
-    assert not found.seeds("300M", "completion")
+    resumed = Journal.resume(file, {"tokens": 5, "names": ("a",)})
+    assert (resumed.samples, resumed.profiles) == (journal.samples, journal.profiles)
+    assert resumed.seeds("bundled", "completion") == {1, 2}
+    assert not resumed.seeds("300M", "completion")
 
 
 def test_journal_of_other_settings_is_not_resumed(tmp_path: Path) -> None:
@@ -207,21 +207,21 @@ def test_overall_ratio_is_weighted_by_run_time() -> None:
     assert summed.together == pytest.approx(4.5 / 1.5)
     for few in (summed, repeated):  # the same prompts again tell nothing about others
         assert (few.least_together, few.most_together) == pytest.approx((2.5, 5.0))
-    often = row([replace(one, file=f"{n}") for n, one in enumerate([slow, quick] * 50)])
-    assert 2.5 < (often.least_together or 0) < 3 < (often.most_together or 0) < 3.5
+    many = row([replace(each, file=f"{n}") for n, each in enumerate([slow, quick] * 50)])
+    assert 2.5 < (many.least_together or 0) < 3 < (many.most_together or 0) < 3.5
 
 
 def test_matrix_shows_runs_and_gaps() -> None:
     """A method that a workload lacks must show as a gap, not shift the line."""
-    shown = rows(
+    matrix_rows = rows(
         [sample(), sample("speculative", ratio=1.25), sample(workload="chat", temperature=0.0)]
     )
-    (title, names, lines), (together, same_names, ratios) = table.matrices(shown)
+    (title, names, lines), (together, same_names, ratios) = table.matrices(matrix_rows)
     assert "the bundled pair" in title and together == f"{title}, all runs together"
     assert names == same_names == ["method", "completion, T = 0.8", "chat, greedy"]
     assert lines[1] == ["speculative", "1.25x (n = 1)", table.NONE]
     assert ratios[1] == ["speculative", "1.25x (1.25, 1.25)", table.NONE]
-    text = table.markdown(shown, ["1B, chat: n = 0"])
+    text = table.markdown(matrix_rows, ["1B, chat: n = 0"])
     assert "- 1B, chat: n = 0" in text and "| speculative | 1.25x (n = 1) | - |" in text
 
 
@@ -235,14 +235,14 @@ def test_estimates_are_summed_by_cell_and_source() -> None:
 
 
 def test_results_file_keeps_estimates_and_gaps(tmp_path: Path) -> None:
-    found = [sample()]
+    samples = [sample()]
     results = Results(
         settings={},
         machine={},
         profiles={},
-        rows=rows(found),
-        samples=[entry.as_json() for entry in found],
-        calibration=estimates(found),
+        rows=rows(samples),
+        samples=[entry.as_json() for entry in samples],
+        calibration=estimates(samples),
         left_out=["chat: n = 0"],
     )
     results.write(tmp_path / "x.json")
@@ -251,11 +251,11 @@ def test_results_file_keeps_estimates_and_gaps(tmp_path: Path) -> None:
 
 
 def test_plots_are_deterministic(tmp_path: Path) -> None:
-    shown = rows([sample(), sample("speculative", ratio=1.5), sample(temperature=0.0)])
+    plotted = rows([sample(), sample("speculative", ratio=1.5), sample(temperature=0.0)])
     points: list[Estimates] = estimates([sample(), sample("speculative")])
     pictures = []
     for name in ("a", "b"):
-        plot.draw(shown, tmp_path / f"{name}.svg")
+        plot.draw(plotted, tmp_path / f"{name}.svg")
         calibration_plot.draw(points, tmp_path / f"{name}-c.svg")
         pictures.append([(tmp_path / f"{name}{end}.svg").read_bytes() for end in ("", "-c")])
     assert pictures[0] == pictures[1]

@@ -17,16 +17,16 @@ PROMPT_LENGTH = 1
 class Scripted:
     """Offers the right token at some positions, at a cost in forwards, and records commits."""
 
-    def __init__(self, known: Sequence[int], forwards: int = 0) -> None:
+    def __init__(self, known_positions: Sequence[int], forwards: int = 0) -> None:
         self.forwards = forwards
-        self.told: list[tuple[int, int]] = []
-        self._known = known
+        self.commits: list[tuple[int, int]] = []
+        self._known = known_positions
 
     def offers(self, position: int, width: int) -> Sequence[int]:
         return [TEXT[position]] if position in self._known else []
 
     def commit(self, start: int, end: int) -> None:
-        self.told.append((start, end))
+        self.commits.append((start, end))
 
 
 def rounds(*sources: Scripted, depth: int = 9) -> list[PerfectRound]:
@@ -47,25 +47,25 @@ def test_oracle_without_candidates_decodes_plainly() -> None:
 
 
 def test_oracle_emits_all_tokens_and_respects_the_depth() -> None:
-    everywhere = range(len(TEXT))
-    found = rounds(Scripted(everywhere), depth=2)
-    assert [entry.accepted for entry in found] == [2, 2]
-    assert sum(entry.tokens for entry in rounds(Scripted(everywhere))) == len(TEXT) - 1
+    all_positions = range(len(TEXT))
+    limited = rounds(Scripted(all_positions), depth=2)
+    assert [entry.accepted for entry in limited] == [2, 2]
+    assert sum(entry.tokens for entry in rounds(Scripted(all_positions))) == len(TEXT) - 1
 
 
 def test_combined_sources_accept_more_and_free_ones_save_forwards() -> None:
-    free, dear = Scripted([1, 3]), Scripted([1, 2], forwards=1)
-    (first, *_) = rounds(free, dear)
+    free, costly = Scripted([1, 3]), Scripted([1, 2], forwards=1)
+    (first, *_) = rounds(free, costly)
     assert first == PerfectRound(accepted=3, forwards=1)
-    assert cheapest([dear, free], 1, TEXT[1], 8) == 0
-    assert cheapest([dear, free], 5, TEXT[5], 8) is None
+    assert cheapest([costly, free], 1, TEXT[1], 8) == 0
+    assert cheapest([costly, free], 5, TEXT[5], 8) is None
 
 
 def test_sources_are_updated_only_after_each_round() -> None:
     """Otherwise own text would be offered before it was written."""
     source = Scripted([1, 2, 4])
     rounds(source)
-    assert source.told == [(0, 1), (1, 4), (4, 6), (6, 7)]
+    assert source.commits == [(0, 1), (1, 4), (4, 6), (6, 7)]
 
 
 def test_draft_model_offers_tokens_by_rank() -> None:
@@ -74,16 +74,16 @@ def test_draft_model_offers_tokens_by_rank() -> None:
 
 def test_own_text_is_offered_after_commit() -> None:
     text = [1, 2, 3, 1, 2, 3]
-    own = Phrases(text)
-    own.commit(0, 2)
-    assert 3 not in own.offers(5, 8)
-    own.commit(2, 4)
-    assert 3 in own.offers(5, 8)
+    phrases = Phrases(text)
+    phrases.commit(0, 2)
+    assert 3 not in phrases.offers(5, 8)
+    phrases.commit(2, 4)
+    assert 3 in phrases.offers(5, 8)
 
 
 def test_shared_phrases_are_offered() -> None:
-    others = Phrases([1, 2], index_of([([1, 2, 9], 2)]))
-    assert list(others.offers(2, 8)) == [9]
+    phrases = Phrases([1, 2], index_of([([1, 2, 9], 2)]))
+    assert list(phrases.offers(2, 8)) == [9]
 
 
 def test_recycled_successors_are_offered_after_the_same_token() -> None:

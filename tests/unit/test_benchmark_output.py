@@ -56,10 +56,10 @@ def test_result_names_with_dots_keep_distinct_files() -> None:
 
 
 def test_prepare_leaves_writable_files_unchanged(tmp_path: Path) -> None:
-    known = tmp_path / "known.json"
-    known.write_text("{}")
-    prepare(known, tmp_path / "new" / "folder" / "x.json")
-    assert known.read_text() == "{}"
+    existing = tmp_path / "known.json"
+    existing.write_text("{}")
+    prepare(existing, tmp_path / "new" / "folder" / "x.json")
+    assert existing.read_text() == "{}"
     assert not list((tmp_path / "new" / "folder").iterdir())
 
 
@@ -149,20 +149,20 @@ def test_missing_gpu_is_reported_before_measuring(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("torn", ['{"samples": [{"profile": "bun', '{"samples": []}'])
-def test_journal_resumes_after_a_truncated_last_line(torn: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("partial_line", ['{"samples": [{"profile": "bun', '{"samples": []}'])
+def test_journal_resumes_after_a_truncated_last_line(partial_line: str, tmp_path: Path) -> None:
     file = tmp_path / "x.partial.jsonl"
     Journal.begin(file, {"tokens": 5}).add([sample(1)])
     with file.open("a") as lines:
-        lines.write(torn)
+        lines.write(partial_line)
     Journal.resume(file, {"tokens": 5}).add([sample(2)])
     assert Journal.resume(file, {"tokens": 5}).seeds("bundled", "completion") == {1, 2}
 
 
-@pytest.mark.parametrize("left", ["", '{"identity": {"tok'])
-def test_journal_without_a_header_starts_anew(left: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", ["", '{"identity": {"tok'])
+def test_journal_without_a_header_starts_anew(content: str, tmp_path: Path) -> None:
     file = tmp_path / "x.partial.jsonl"
-    file.write_text(left)
+    file.write_text(content)
     Journal.resume(file, {"tokens": 5}).add([sample(1)])
     assert Journal.resume(file, {"tokens": 5}).samples == [sample(1)]
 
@@ -186,8 +186,8 @@ def test_folder_in_place_of_the_journal_is_reported(
 ) -> None:
     (tmp_path / "x.partial.jsonl").mkdir()
     assert run.main([*RUN, "--out", str(tmp_path / "x")]) == 1
-    said = capsys.readouterr().out.replace("\n", "")
-    assert "x.partial.jsonl cannot be written" in said
+    output = capsys.readouterr().out.replace("\n", "")
+    assert "x.partial.jsonl cannot be written" in output
 
 
 def test_tables_are_reproduced_from_the_result_file(tmp_path: Path) -> None:
@@ -214,14 +214,14 @@ class InterruptedServices:
     """Services whose caller interrupts in the third turn of both strategies."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.calls = 0
 
     def info(self) -> DeploymentInfo:
         return deployment_info()
 
     def run_together(self, strategy: str, cases: Sequence[Case], sessions: int) -> list[Outcome]:
-        self.asked += 1
-        if self.asked == 2 + 2 * 2 + 1 + 1:  # warm-up, two turns, one run of the third, this
+        self.calls += 1
+        if self.calls == 2 + 2 * 2 + 1 + 1:  # warm-up, two turns, one run of the third, this
             raise KeyboardInterrupt
         return [outcome()] * len(cases)
 
@@ -236,8 +236,8 @@ def test_interrupted_load_test_keeps_measured_runs(
     monkeypatch.setattr(load, "running", running)
     words = ("--strategies", "speculative", "--sessions", "1,2", "--profile", "bundled")
     assert load.main([*words, "--out", str(tmp_path / "v1.5")]) == 130
-    found = json.loads((tmp_path / "v1.5.json").read_text())["rows"]
-    assert [(each["sessions"], each["strategy"], each["runs"]) for each in found] == [
+    rows = json.loads((tmp_path / "v1.5.json").read_text())["rows"]
+    assert [(row["sessions"], row["strategy"], row["runs"]) for row in rows] == [
         (1, PLAIN, 2),
         (1, "speculative", 2),
     ]

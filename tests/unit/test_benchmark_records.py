@@ -13,12 +13,12 @@ from benchmarks.results import Results
 from benchmarks.settings import RESULTS
 from draftloop.errors import InvalidInput
 
-TORN = '{"settings": {}, "profiles": {"300M": {"verif'
+TRUNCATED = '{"settings": {}, "profiles": {"300M": {"verif'
 
 
 def invalid_record_files(folder: Path) -> list[Path]:
     """A truncated record, a file that is not JSON, and the record of another benchmark."""
-    (folder / "torn.json").write_text(TORN)
+    (folder / "torn.json").write_text(TRUNCATED)
     (folder / "notes.txt").write_text("none")
     return [folder / "torn.json", folder / "notes.txt", RESULTS / "load.json"]
 
@@ -36,11 +36,12 @@ def test_invalid_record_is_refused_as_costs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"), [((), "usage: "), (("nowhere.json",), "No such file"), ((".",), "directory")]
+    ("words", "message"),
+    [((), "usage: "), (("nowhere.json",), "No such file"), ((".",), "directory")],
 )
 def test_table_command_reports_invalid_records_in_one_line(
-    words: tuple[str, ...], said: str
+    words: tuple[str, ...], message: str
 ) -> None:
     command = [sys.executable, "-m", "benchmarks.table", *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode and said in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode and message in done.stderr and "Traceback" not in done.stderr

@@ -51,39 +51,39 @@ def test_plain_decoding_costs_one_verification_per_token(pair: Pair) -> None:
 
 def test_draft_costs_its_forwards_and_its_exchange(pair: Pair) -> None:
     for run in simulated_runs(pair, "speculative"):
-        least = (8.0 + AROUND.verify) * run.rounds + (0.5 + AROUND.forward) * run.forwards
-        most = least + AROUND.draft * run.rounds
-        assert least / 1e3 <= run.seconds <= most / 1e3 + 1e-9
+        lower_bound = (8.0 + AROUND.verify) * run.rounds + (0.5 + AROUND.forward) * run.forwards
+        upper_bound = lower_bound + AROUND.draft * run.rounds
+        assert lower_bound / 1e3 <= run.seconds <= upper_bound / 1e3 + 1e-9
         assert run.rounds < run.tokens
 
 
 @pytest.mark.parametrize("method", ["fused cold", "fused warm", "ouroboros warm"])
 def test_simulation_is_deterministic_and_lossless(pair: Pair, method: str) -> None:
-    once, again = simulated_runs(pair, method), simulated_runs(pair, method)
-    assert once == again
-    (cell,) = cells("some", 0.8, once, simulated_runs(pair, PLAIN))
+    first, second = simulated_runs(pair, method), simulated_runs(pair, method)
+    assert first == second
+    (cell,) = cells("some", 0.8, first, simulated_runs(pair, PLAIN))
     assert cell.equal and cell.runs == 2 and cell.ratio > 0.8
 
 
 @pytest.mark.parametrize("method", ["fused cold", "cascade"])
 def test_smaller_draft_model_is_used(method: str) -> None:
-    both = bundled_pair(1, "drafter-large", ("drafter",))
+    pair = bundled_pair(1, "drafter-large", ("drafter",))
     curves = {**CURVES, "smaller 0": CURVES["drafter"]}
-    rows = dict.fromkeys(both, 0)
+    rows = dict.fromkeys(pair, 0)
 
     def counted(role: str) -> None:
-        forward = both[role].forward
+        forward = pair[role].forward
 
-        def noted(*forwards: Any) -> Any:
+        def counting_forward(*forwards: Any) -> Any:
             rows[role] += 1
             return forward(*forwards)
 
-        both[role].forward = noted  # type: ignore[method-assign, assignment]
+        pair[role].forward = counting_forward  # type: ignore[method-assign, assignment]
 
-    for role in both:
+    for role in pair:
         counted(role)
     (cell,) = cells(
-        "some", 0.8, simulated_runs(both, method, curves), simulated_runs(both, PLAIN, curves)
+        "some", 0.8, simulated_runs(pair, method, curves), simulated_runs(pair, PLAIN, curves)
     )
     assert cell.equal and all(rows.values())
 
@@ -96,15 +96,15 @@ def test_cost_curves_are_found_in_other_pairs() -> None:
         }
 
     recorded = {"1B-large": pair(40, 0.4), "bundled": pair(0.5, 0.1), "300M": pair(15, 0.06)}
-    found = curves_of(PROFILES["300M-large"], recorded)
-    assert found["verifier"] == (CostPoint(1, 15_000_000),)
-    assert found["drafter"] == (CostPoint(1, 400_000),)
-    assert found["smaller 0"] == (CostPoint(1, 100_000),)
+    curves = curves_of(PROFILES["300M-large"], recorded)
+    assert curves["verifier"] == (CostPoint(1, 15_000_000),)
+    assert curves["drafter"] == (CostPoint(1, 400_000),)
+    assert curves["smaller 0"] == (CostPoint(1, 100_000),)
     # its own costs if it was measured itself
     assert curves_of(PROFILES["300M"], recorded)["drafter"] == (CostPoint(1, 60_000),)
     with pytest.raises(InvalidInput, match="profiles.*drafter's costs.*300M-30M"):
         curves_of(PROFILES["300M-30M"], recorded)
-    assert part_of(found["verifier"], 0.1) == (CostPoint(1, 1_500_000),)
+    assert part_of(curves["verifier"], 0.1) == (CostPoint(1, 1_500_000),)
 
 
 def test_first_result_of_a_profile_wins(tmp_path: Path) -> None:
@@ -118,14 +118,14 @@ def test_figures_name_their_models_and_commit(tmp_path: Path) -> None:
     out = tmp_path / "figures.json"
     small = "--workloads completion --prompts 1 --tokens 4 --strategies prompt_lookup"
     assert main([*small.split(), "--profiles", "bundled", "--out", str(out)]) == 0
-    said = json.loads(out.read_text())
+    figures = json.loads(out.read_text())
     names = ("verifier", "drafter")
-    assert said["models"] == {name: model_fingerprint(bundled_model(name)) for name in names}
-    assert said["commit"] and said["cells"]
+    assert figures["models"] == {name: model_fingerprint(bundled_model(name)) for name in names}
+    assert figures["commit"] and figures["cells"]
 
 
 @pytest.mark.parametrize(
-    ("said", "rule"),
+    ("options", "rule"),
     [
         ("--draft-share 1.5", "must be a number from 0 to 1; got '1.5'"),
         ("--draft-share nan", "must be a number from 0 to 1; got 'nan'"),
@@ -134,8 +134,8 @@ def test_figures_name_their_models_and_commit(tmp_path: Path) -> None:
     ],
 )
 def test_invalid_simulation_settings_are_refused(
-    said: str, rule: str, capsys: pytest.CaptureFixture[str]
+    options: str, rule: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
-        read(said.split())
+        read(options.split())
     assert rule in capsys.readouterr().err

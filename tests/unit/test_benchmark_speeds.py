@@ -18,21 +18,21 @@ SPEEDS = Speeds({("speculative", CHAT): 2.0, ("fused warm", CHAT): 4.0, ("fused 
 
 def recorded_sample(seconds: float, ratio: float, **values: Any) -> dict[str, Any]:
     """A sample as records store it."""
-    made = sample("opt_tree", ratio=ratio, **values)
-    outcome = dataclasses.replace(made.outcome, decode_s=seconds)
-    return dataclasses.replace(made, outcome=outcome).as_json()
+    base = sample("opt_tree", ratio=ratio, **values)
+    outcome = dataclasses.replace(base.outcome, decode_s=seconds)
+    return dataclasses.replace(base, outcome=outcome).as_json()
 
 
 def test_slow_runs_weigh_more() -> None:
     """Plain decoding took 4 and 4 seconds, the method 1 and 4."""
-    found = Speeds.of([recorded_sample(1.0, 4.0), recorded_sample(4.0, 1.0)])
-    assert found.ratios == {("opt_tree", ("completion", 0.8)): pytest.approx(8 / 5)}
+    speeds = Speeds.of([recorded_sample(1.0, 4.0), recorded_sample(4.0, 1.0)])
+    assert speeds.ratios == {("opt_tree", ("completion", 0.8)): pytest.approx(8 / 5)}
 
 
 def test_speeds_match_the_rows_of_the_record() -> None:
     runs = [sample("opt_tree", ratio=ratio, file=f"{ratio}.py") for ratio in (1.0, 1.5, 2.75)]
-    found = Speeds.of(run.as_json() for run in runs)
-    assert [*found.ratios.values()] == pytest.approx([row(runs).together])
+    speeds = Speeds.of(run.as_json() for run in runs)
+    assert [*speeds.ratios.values()] == pytest.approx([row(runs).together])
 
 
 def test_mean_is_none_when_a_cell_is_missing() -> None:

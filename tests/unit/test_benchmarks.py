@@ -66,10 +66,10 @@ class Scripted:
     """A system that answers at once and records the methods."""
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.methods: list[str] = []
 
     def run(self, method: str, case: Case) -> Outcome:
-        self.asked.append(method)
+        self.methods.append(method)
         return outcome()
 
 
@@ -105,15 +105,15 @@ def test_output_with_a_repeating_tail_is_looping(token_ids: list[int], expected:
 
 def test_first_tokens_are_excluded_from_the_speed() -> None:
     """A first round of several tokens includes the prefill and says nothing about decoding."""
-    seen = Outcome.from_steps((1, 2, 3, 4, 5, 6), [(0.5, 3), (1.0, 1), (1.5, 2)])
-    assert (seen.first_token_s, seen.decode_s, seen.rounds) == (0.5, 1.0, 2)
-    assert seen.tokens_per_second == 3
-    assert seen.tokens_per_round == 1.5
+    measured = Outcome.from_steps((1, 2, 3, 4, 5, 6), [(0.5, 3), (1.0, 1), (1.5, 2)])
+    assert (measured.first_token_s, measured.decode_s, measured.rounds) == (0.5, 1.0, 2)
+    assert measured.tokens_per_second == 3
+    assert measured.tokens_per_round == 1.5
 
 
 def test_speed_of_a_single_token_output_is_zero() -> None:
-    seen = Outcome.from_steps((1,), [(0.5, 1)])
-    assert (seen.tokens_per_second, seen.tokens_per_round) == (0, 0)
+    measured = Outcome.from_steps((1,), [(0.5, 1)])
+    assert (measured.tokens_per_second, measured.tokens_per_round) == (0, 0)
 
 
 def test_samples_are_compared_with_plain_decoding_of_their_system() -> None:
@@ -161,21 +161,21 @@ def test_order_of_methods_is_balanced() -> None:
 def test_every_prompt_runs_at_every_temperature(prompts: int) -> None:
     material = Material([Prompt(f"{n}.py", "x", (1,)) for n in range(prompts)], [])
     turns = Workload(name="w", material=material, tokens=4, temperatures=(0.8, 0.0), passes=2)
-    met = Counter(
+    counts = Counter(
         (case.prompt.file, case.temperature) for cases in turns.repetitions() for case in cases
     )
-    assert len(met) == 2 * prompts
-    assert all(count == (2 if temperature else 1) for (_, temperature), count in met.items())
+    assert len(counts) == 2 * prompts
+    assert all(count == (2 if temperature else 1) for (_, temperature), count in counts.items())
 
 
 def test_samples_keep_the_order_of_methods() -> None:
     system = Scripted()
     systems: dict[str, System] = {"draftloop": system}
-    once = workload(temperatures=(0.7,), passes=2)
+    workload_of_two = workload(temperatures=(0.7,), passes=2)
     methods = [PLAIN, "speculative"]
-    found = measured_samples(systems, [Plan(once, methods)], 60)
-    assert system.asked == [*method_order(methods, 0), *method_order(methods, 1)]
-    assert [s.method for s in found] == methods * 2
+    samples = measured_samples(systems, [Plan(workload_of_two, methods)], 60)
+    assert system.methods == [*method_order(methods, 0), *method_order(methods, 1)]
+    assert [s.method for s in samples] == methods * 2
 
 
 def test_row_has_medians_and_shares() -> None:
@@ -200,13 +200,13 @@ def test_results_file_round_trip(tmp_path: Path) -> None:
 
 def test_tables_mention_cost_inflation_and_every_method() -> None:
     console = Console(width=100, record=True, file=io.StringIO())
-    shown: list[Row] = [row([sample(name)]) for name in METHODS]
-    table.show(console, shown)
+    all_rows: list[Row] = [row([sample(name)]) for name in METHODS]
+    table.show(console, all_rows)
     text = console.export_text()
     assert all(name in text for name in METHODS)
     assert "looping" in text
     assert all("cost-inflated" in p.title for p in PROFILES.values() if p.inflate)
-    assert table.markdown(shown).count("| speculative |") == 4
+    assert table.markdown(all_rows).count("| speculative |") == 4
 
 
 def test_plain_decoding_is_always_measured() -> None:
@@ -246,23 +246,25 @@ def test_continued_prompts_end_at_a_token_boundary(name: str) -> None:
     """A line end is one token with the indentation that follows."""
     tokenizer = Tokenizer(bundled_model("verifier"))
     lines = PROMPTS_FILE.read_text("utf-8").splitlines()
-    going_on = {
+    continued = {
         entry["prompt"].rstrip(): entry["prompt"] + entry["reference"]
         for entry in map(json.loads, lines)
     }
     for prompt in WORKLOADS[name](12).measured:
-        whole = tuple(tokenizer.encode(going_on[prompt.text]))
-        assert whole[: len(prompt.token_ids)] == prompt.token_ids
+        continued_ids = tuple(tokenizer.encode(continued[prompt.text]))
+        assert continued_ids[: len(prompt.token_ids)] == prompt.token_ids
 
 
 def test_measured_methods_do_not_share_phrases() -> None:
     """Otherwise the first method would help the second."""
-    ours = [method.speculation for method in METHODS.values() if method.system == "draftloop"]
-    assert ours and all(chosen.phrases is not PhraseScope.SHARED for chosen in ours)
+    speculations = [
+        method.speculation for method in METHODS.values() if method.system == "draftloop"
+    ]
+    assert speculations and all(chosen.phrases is not PhraseScope.SHARED for chosen in speculations)
 
 
 def test_demo_reports_where_tokens_differ() -> None:
-    same = demo.Comparison(PROMPT, outcome(), outcome())
-    other = demo.Comparison(PROMPT, outcome((1, 2, 9, 4, 5)), outcome())
-    assert same.identical and "identical" in demo._same(same)
-    assert not other.identical and "from token 2" in demo._same(other)
+    identical = demo.Comparison(PROMPT, outcome(), outcome())
+    different = demo.Comparison(PROMPT, outcome((1, 2, 9, 4, 5)), outcome())
+    assert identical.identical and "identical" in demo._same(identical)
+    assert not different.identical and "from token 2" in demo._same(different)

@@ -16,8 +16,8 @@ CHILDREN = DraftBudget(max_nodes=8, max_depth=1)
 
 def next_token_scores(index: PhraseIndex, *context: int) -> dict[int, float]:
     """The scores of the tokens that may come next."""
-    made = grow(context, CHILDREN, shared=index, own=None, calibration=Calibration())
-    return dict(zip(made.tree.token_ids, made.scores, strict=True))
+    drafted = grow(context, CHILDREN, shared=index, own=None, calibration=Calibration())
+    return dict(zip(drafted.tree.token_ids, drafted.scores, strict=True))
 
 
 def expected_trust(total: float, distinct: int, length: int) -> float:
@@ -30,8 +30,8 @@ def test_shorter_contexts_share_the_remaining_probability() -> None:
     index = PhraseIndex(max_bytes=1 << 14, half_life_tokens=10**18)
     index.insert([Phrase((7, 1, 2), (5,))] * 2 + [Phrase((8, 1, 2), (6,))] * 2)
     longest = expected_trust(2, 1, 3)
-    left = (1 - longest) * expected_trust(2, 1, 2)
-    assert next_token_scores(index, 7, 1, 2) == pytest.approx({5: longest, 6: left}, rel=1e-3)
+    remaining = (1 - longest) * expected_trust(2, 1, 2)
+    assert next_token_scores(index, 7, 1, 2) == pytest.approx({5: longest, 6: remaining}, rel=1e-3)
     both = expected_trust(4, 2, 2)
     assert next_token_scores(index, 9, 1, 2) == pytest.approx({5: both / 2, 6: both / 2}, rel=1e-3)
 
@@ -40,26 +40,26 @@ def test_context_leaves_its_remaining_probability_to_shorter_ones() -> None:
     index = PhraseIndex(max_bytes=1 << 14, half_life_tokens=10**18)
     index.insert([Phrase((1, 2), (5,)), *[Phrase((2,), (6,))] * 3])
     longest = expected_trust(1, 1, 2)
-    left = (1 - longest) * expected_trust(3, 1, 1)
-    assert next_token_scores(index, 1, 2) == pytest.approx({5: longest, 6: left}, rel=1e-3)
+    remaining = (1 - longest) * expected_trust(3, 1, 1)
+    assert next_token_scores(index, 1, 2) == pytest.approx({5: longest, 6: remaining}, rel=1e-3)
 
 
 def test_single_occurrence_is_trusted_more_after_longer_contexts() -> None:
-    for length, believed in ((1, 1 / 7), (6, 3 / 4)):
+    for length, expected in ((1, 1 / 7), (6, 3 / 4)):
         index = PhraseIndex(max_bytes=1 << 14, half_life_tokens=10**18)
         context = tuple(range(length))
         index.insert([Phrase(context, (9,))])
-        assert next_token_scores(index, *context) == pytest.approx({9: believed}, rel=0.01)
+        assert next_token_scores(index, *context) == pytest.approx({9: expected}, rel=0.01)
 
 
 def test_context_with_many_continuations_evicts_no_other_contexts() -> None:
     """Other contexts keep their entries even in the same bucket, where theirs count less."""
     index = PhraseIndex(max_bytes=256, half_life_tokens=10**18)
-    others = [Phrase((context,), (9,), committed=False) for context in range(100, 106)]
-    index.insert(others)
+    other_phrases = [Phrase((context,), (9,), committed=False) for context in range(100, 106)]
+    index.insert(other_phrases)
     index.insert([Phrase((1,), (token,)) for token in range(20)])
-    assert index.entries == len(others) + 8
-    assert all(9 in next_token_scores(index, *other.context) for other in others)
+    assert index.entries == len(other_phrases) + 8
+    assert all(9 in next_token_scores(index, *phrase.context) for phrase in other_phrases)
 
 
 @pytest.mark.parametrize(
@@ -75,20 +75,20 @@ def test_ties_are_broken_by_depth_then_token_then_parent(
 ) -> None:
     """Replicas that know the same draft the same, whatever the order of their tables."""
     for order in (ends, ends[::-1]):
-        known = np.zeros(2, PHRASE_NODE)
+        nodes = np.zeros(2, PHRASE_NODE)
         for place, (token, parent, depth) in enumerate(order):
-            known[place]["token"], known[place]["parent"] = token, parent
-            known[place]["depth"], known[place]["priority"] = depth, 0.25
-        assert best_end(known, 2, True, np.zeros(9, np.bool_)) == order.index(ends[0])
+            nodes[place]["token"], nodes[place]["parent"] = token, parent
+            nodes[place]["depth"], nodes[place]["priority"] = depth, 0.25
+        assert best_end(nodes, 2, True, np.zeros(9, np.bool_)) == order.index(ends[0])
 
 
 def test_estimates_of_siblings_are_scaled_to_sum_to_one() -> None:
     """This happens when the text has changed: both were estimated as likelier than not."""
     index = PhraseIndex(max_bytes=1 << 14, half_life_tokens=10**18)
     index.insert([Phrase((1,), (token,)) for token in (5, 6)] * 9)
-    known = Calibration()
+    calibration = Calibration()
     for hundredth in range(100):
         for _ in range(40):
-            count(known, cell_of(TokenSource.PHRASE, hundredth / 100, 1), True)
-    tree = grow((1,), CHILDREN, shared=index, own=None, calibration=known).tree
+            count(calibration, cell_of(TokenSource.PHRASE, hundredth / 100, 1), True)
+    tree = grow((1,), CHILDREN, shared=index, own=None, calibration=calibration).tree
     assert tree.token_ids == (5, 6) and tree.estimates == pytest.approx((0.5, 0.5))

@@ -126,13 +126,13 @@ def counted_and_corrected(
 @settings(deadline=None)
 @given(outcomes)
 def test_corrections_are_probabilities_and_match_the_compiled_ones(
-    seen: list[tuple[TokenSource, float, int, bool, bool]],
+    observations: list[tuple[TokenSource, float, int, bool, bool]],
 ) -> None:
-    calibration, other = Calibration(), Calibration()
-    for source, score, run, is_first, hit in seen:
+    calibration, compiled = Calibration(), Calibration()
+    for source, score, run, is_first, hit in observations:
         count(calibration, cell_of(source, score, run, is_first), hit)
         corrected = correct(calibration, source, score, run, is_first)
         assert 0 <= corrected <= 1
-        said = counted_and_corrected(other, int(source), score, run, is_first, hit)
-        assert said == corrected  # to the last bit
-    assert other == calibration
+        result = counted_and_corrected(compiled, int(source), score, run, is_first, hit)
+        assert result == corrected  # to the last bit
+    assert compiled == calibration

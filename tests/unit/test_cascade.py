@@ -35,14 +35,14 @@ AMPLE = DraftBudget(max_nodes=20, max_depth=20)
 Matrix = tuple[tuple[int, ...], ...]
 
 
-def model_logits(seed: int, own: float) -> Callable[[Sequence[int]], Tensor]:
-    """The logits of a model: what all models say after two tokens, plus `own` parts of its own."""
-    shared, mind = TableModel(VOCABULARY, seed=1, memory=2), TableModel(VOCABULARY, seed=seed)
+def model_logits(seed: int, own_weight: float) -> Callable[[Sequence[int]], Tensor]:
+    """The logits of a model: shared ones after two tokens, plus `own_weight` times its own."""
+    shared, own_model = TableModel(VOCABULARY, seed=1, memory=2), TableModel(VOCABULARY, seed=seed)
 
     def logits(prefix: Sequence[int]) -> Tensor:
-        said = shared.logits([0, *prefix[-2:]]) + own * mind.logits(prefix)
-        said[STOP] -= 2.0
-        return said
+        row = shared.logits([0, *prefix[-2:]]) + own_weight * own_model.logits(prefix)
+        row[STOP] -= 2.0
+        return row
 
     return logits
 
@@ -118,15 +118,15 @@ class Setting:
         for drafter, count in enumerate(matrix[row]):
             total += count
             while count and len(written) < min(total, limit) and not self.ended(written):
-                here = text + written
+                prefix = text + written
                 if drafter == self.models:
-                    most = min(total, limit) - len(written)
-                    known = MaxGram(here[:committed], self.stops)
-                    written += [token for token, _ in known.propose(here[committed:], most)]
+                    remaining = min(total, limit) - len(written)
+                    source = MaxGram(prefix[:committed], self.stops)
+                    written += [token for token, _ in source.propose(prefix[committed:], remaining)]
                     break
-                room = limit - len(written) - 1
-                proposal = self.row(here, drafter + 1, room, committed)
-                written += self.reviewed(drafter + 1, here, proposal, self.leniency)
+                proposal_limit = limit - len(written) - 1
+                proposal = self.row(prefix, drafter + 1, proposal_limit, committed)
+                written += self.reviewed(drafter + 1, prefix, proposal, self.leniency)
         return written
 
     def ended(self, written: Sequence[int]) -> bool:
@@ -154,8 +154,8 @@ def verdict_on(setting: Setting, text: list[int], draft: DraftTree) -> Verdict:
     emitted = setting.reviewed(0, text, draft.token_ids, 1.0)
     accepted = tuple(
         node
-        for node, (drafted, said) in enumerate(zip(draft.token_ids, emitted, strict=False))
-        if drafted == said
+        for node, (drafted, emitted_token) in enumerate(zip(draft.token_ids, emitted, strict=False))
+        if drafted == emitted_token
     )
     return Verdict(accepted, tuple(emitted), emitted[0], (0,) * len(draft), setting.ended(emitted))
 
@@ -207,23 +207,23 @@ def test_every_draft_matches_the_definition(models: int, data: st.DataObject) ->
     )
     generation = Generation(setting, setting.open())
     for _ in range(5):
-        most, start = data.draw(st.integers(1, 20)), list(generation.text)
-        draft = generation.round(DraftBudget(max_nodes=most, max_depth=20))
-        expected = setting.row(start, 0, most, len(start))
+        nodes, start = data.draw(st.integers(1, 20)), list(generation.text)
+        draft = generation.round(DraftBudget(max_nodes=nodes, max_depth=20))
+        expected = setting.row(start, 0, nodes, len(start))
         assert list(draft.token_ids) == expected
         assert draft.parents == tuple(range(-1, len(draft) - 1))
         assert not set(draft.token_ids[:-1]) & set(setting.stops)
         fresh = setting.open(start)
-        assert run(fresh.propose(DraftBudget(max_nodes=most, max_depth=20))).token_ids == tuple(
+        assert run(fresh.propose(DraftBudget(max_nodes=nodes, max_depth=20))).token_ids == tuple(
             expected
         )
         if setting.ended(generation.text):
             break
 
 
-def common_prefix_length(one: Sequence[int], other: Sequence[int]) -> int:
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((at for at, (left, right) in pairs if left != right), min(len(one), len(other)))
+def common_prefix_length(first: Sequence[int], second: Sequence[int]) -> int:
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((at for at, (left, right) in pairs if left != right), min(len(first), len(second)))
 
 
 @pytest.mark.parametrize("models", [1, 2, 3])
@@ -235,11 +235,11 @@ def test_forwards_do_not_recompute_cached_rows(models: int) -> None:
     for session in generation.strategy.session.levels():
         read = session.model.read  # type: ignore[attr-defined]
         assert len(read) > 12
-        before: list[int] = []
+        previous: list[int] = []
         for text, rows, wanted in read:
             guesses = max(0, wanted - 1)
-            assert rows <= len(text) - common_prefix_length(before, text) + 1 + guesses
-            before = text
+            assert rows <= len(text) - common_prefix_length(previous, text) + 1 + guesses
+            previous = text
 
 
 def test_single_model_runs_only_its_last_token_and_the_guesses() -> None:
@@ -382,7 +382,7 @@ def test_expected_tokens_match_the_papers_formula(
     setting = Setting(matrix=((1, 0), (0, k)))
     setting.laws[1] = CoinModel(a)
     strategy = setting.open()
-    monkeypatch.setattr(strategy._max_gram, "propose", lambda tail, most: [(0, 0.5)] * most)
+    monkeypatch.setattr(strategy._max_gram, "propose", lambda tail, count: [(0, 0.5)] * count)
     c1, c2, tokens, cost = 0.1, 0.001, [], []
     model: Any = strategy.session.model
     for _ in range(1000):

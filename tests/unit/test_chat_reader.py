@@ -81,14 +81,14 @@ def test_output_items_keep_the_order_of_parts(size: int) -> None:
     for parts in read_in_rounds(reader(), TOKENS, size):
         list(output.feed(parts))
     list(output.finish(COMPLETED))
-    told = [item.get("arguments") or item["content"][0]["text"] for item in output.value]
-    assert told == ["Hm.", "Look:", '{"city": "Rome"}', "\nThere!"]
+    texts = [item.get("arguments") or item["content"][0]["text"] for item in output.value]
+    assert texts == ["Hm.", "Look:", '{"city": "Rome"}', "\nThere!"]
 
 
 def test_channel_messages_keep_their_order() -> None:
-    said = "<|channel|>commentary<|message|>So.<|end|><|start|>assistant"
+    commentary = "<|channel|>commentary<|message|>So.<|end|><|start|>assistant"
     thought = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
-    tokens = (said, thought, said, "<|channel|>final<|message|>", "Yes", ".")
+    tokens = (commentary, thought, commentary, "<|channel|>final<|message|>", "Yes", ".")
     for size in (1, len(tokens)):
         parts = merged_parts(read_in_rounds(Reading(CHANNELS).reader(), tokens, size))
         expected = [Content("So.", (0,)), Reasoning("Hm."), Content("\nSo.\nYes.", (2, 4, 5))]
@@ -97,9 +97,9 @@ def test_channel_messages_keep_their_order() -> None:
 
 def test_held_back_text_keeps_its_place_among_parts() -> None:
     head = "<|channel|>{}<|message|>{}<|end|><|start|>assistant"
-    said = [("final", "Hi <"), ("analysis", "Hm."), ("final", "So.")]
+    items = [("final", "Hi <"), ("analysis", "Hm."), ("final", "So.")]
     read = ChatReader(CHANNELS.reader(), CallReader(HARMONY), hidden=False)
-    parts = merged_parts(read_in_rounds(read, tuple(head.format(*one) for one in said), 1))
+    parts = merged_parts(read_in_rounds(read, tuple(head.format(*item) for item in items), 1))
     assert parts == [Content("Hi <", (0,)), Reasoning("Hm."), Content("\nSo.", (2,))]
 
 
@@ -111,11 +111,11 @@ def test_text_mistaken_for_a_call_keeps_its_tokens() -> None:
 @pytest.mark.parametrize("size", [1, 3, len(TOKENS)])
 def test_log_probabilities_omit_hidden_reasoning(size: int) -> None:
     form = ChatFormat(Reading(THOUGHT, hidden=True))
-    told: list[str] = []
+    shown: list[str] = []
     for at in range(0, len(TOKENS), size):
         texts = TOKENS[at : at + size]
         ends = "stop" if at + size >= len(TOKENS) else None
-        written = {"content": [{"token": text} for text in texts], "refusal": None}
-        choice = form.delta(0, texts, written, ends)
-        told.extend(one["token"] for one in (choice["logprobs"] or {"content": []})["content"])
-    assert told == list(TOKENS[7:])
+        logprobs = {"content": [{"token": text} for text in texts], "refusal": None}
+        choice = form.delta(0, texts, logprobs, ends)
+        shown.extend(entry["token"] for entry in (choice["logprobs"] or {"content": []})["content"])
+    assert shown == list(TOKENS[7:])

@@ -1,4 +1,4 @@
-"""Whether to draft at all depends on what drafts brought, in this request and in others."""
+"""Whether to draft at all depends on the gains of drafts in this request and in others."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def new_choice(gains: Gains, draft_ns: float = 0.0, fixed: bool = False) -> Draf
 
 def play_rounds(chosen: DraftChoice, rounds: int, accepted: int, draft_ns: int) -> list[int]:
     """Plays rounds in which `accepted` nodes are accepted; returns the rounds that drafted."""
-    took = []
+    drafted = []
     for number in range(rounds):
         if chosen.should_draft():
-            took.append(number)
+            drafted.append(number)
             chosen.observe(accepted, 4, draft_ns)
-    return took
+    return drafted
 
 
 def test_drafts_that_pay_are_made_every_round() -> None:
@@ -65,10 +65,10 @@ def test_drafts_that_pay_are_made_every_round() -> None:
 def test_losing_drafts_are_tried_less_often_until_they_pay() -> None:
     chosen = new_choice(Gains())
     tries = play_rounds(chosen, 800, accepted=0, draft_ns=DEAR_NS)[-8:]
-    gaps = [later - sooner for sooner, later in pairwise(tries)]
+    gaps = [current - previous for previous, current in pairwise(tries)]
     assert gaps == sorted(gaps) and gaps[-1] == MAX_ROUNDS_WITHOUT + 1
-    took = play_rounds(chosen, 2000, accepted=4, draft_ns=CHEAP_NS)
-    assert took[-100:] == list(range(1900, 2000))
+    drafted = play_rounds(chosen, 2000, accepted=4, draft_ns=CHEAP_NS)
+    assert drafted[-100:] == list(range(1900, 2000))
 
 
 def test_fixed_size_is_drafted_regardless_of_gain() -> None:
@@ -81,8 +81,8 @@ def test_next_request_knows_the_gains_of_earlier_ones() -> None:
     gains = Gains()
     play_rounds(new_choice(gains), 500, accepted=0, draft_ns=DEAR_NS)
     assert len(play_rounds(new_choice(gains), 60, accepted=0, draft_ns=DEAR_NS)) <= 1
-    others = gains.of(PROMPT_LOOKUP, 1.0, 0.0)  # nothing is known at another temperature
-    assert len(play_rounds(DraftChoice(controller(), others), 60, accepted=3, draft_ns=0)) == 60
+    other_gain = gains.of(PROMPT_LOOKUP, 1.0, 0.0)  # nothing is known at another temperature
+    assert len(play_rounds(DraftChoice(controller(), other_gain), 60, accepted=3, draft_ns=0)) == 60
 
 
 def test_initial_advantage_follows_from_draft_model_cost() -> None:
@@ -113,14 +113,14 @@ class FakeDrafter:
         self.is_requested = False
         self.is_due = self.is_ready = True
         self.has_room = True
-        self.known = 0
+        self.prefilled = 0
         self.max_wait_s: float | None = None
 
     def can_serve(self, committed: Sequence[int]) -> bool:
         return self.has_room
 
     def tokens_to_prefill(self, committed: Sequence[int]) -> int:
-        return len(committed) - self.known
+        return len(committed) - self.prefilled
 
     def open(self, committed: Sequence[int], max_wait_s: float | None = None) -> None:
         self.is_requested, self.max_wait_s = True, max_wait_s
@@ -128,11 +128,11 @@ class FakeDrafter:
 
 def model_choice(draft_ns: float, left: int, gains: Gains | None = None) -> ModelChoice:
     """The choice for a prompt of 100 tokens, whose prefill takes the time of 10 rounds."""
-    known: Any = FakeDrafter()
+    drafter: Any = FakeDrafter()
     costs = cost_line((CostPoint(1, PLAIN_NS // 10),))
     gain = (gains or Gains()).of(SPECULATIVE, 0.0, draft_ns)
     return ModelChoice(
-        controller(), gain, drafter=known, costs=costs, tokens_left=lambda held: 100 + left - held
+        controller(), gain, drafter=drafter, costs=costs, tokens_left=lambda held: 100 + left - held
     )
 
 
@@ -143,18 +143,18 @@ def test_wait_for_the_first_draft_is_limited_by_its_worth() -> None:
     """Prefilling takes ten rounds; twice that would be waited for if it were worth it."""
     model = model_choice(CHEAP_NS, left=400)
     model.open(PROMPT)
-    known: Any = model.drafter
-    assert known.max_wait_s == pytest.approx(model.advantage() * PLAIN_NS / 1e9)
-    tried = model_choice(DEAR_NS, left=400)
-    while not tried.drafter.is_requested:
-        tried.should_ask(PROMPT)
-    known = tried.drafter
-    assert known.max_wait_s == 0, "who only tries goes on without until it has prefilled"
+    drafter: Any = model.drafter
+    assert drafter.max_wait_s == pytest.approx(model.advantage() * PLAIN_NS / 1e9)
+    trying = model_choice(DEAR_NS, left=400)
+    while not trying.drafter.is_requested:
+        trying.should_ask(PROMPT)
+    drafter = trying.drafter
+    assert drafter.max_wait_s == 0, "who only tries goes on without until it has prefilled"
 
 
 def test_drafter_with_the_cached_prompt_needs_less_gain_for_a_session() -> None:
     model = model_choice(CHEAP_NS, 4)
-    model.drafter.known = 99  # type: ignore[attr-defined]
+    model.drafter.prefilled = 99  # type: ignore[attr-defined]
     model.open(PROMPT)
     assert model.drafter.is_requested
 
@@ -176,17 +176,17 @@ def test_session_is_opened_when_remaining_rounds_repay_the_prefill() -> None:
 
 def test_unopened_session_is_tried_later_and_asked_after_prefill() -> None:
     model = model_choice(DEAR_NS, left=400)
-    known: Any = model.drafter
-    known.is_due = False
+    drafter: Any = model.drafter
+    drafter.is_due = False
     model.open(PROMPT)
     asked, opened, prefills = [], [], 20
     for number in range(2 * MIN_ROUNDS_UNOPENED):
-        before = model.drafter.is_requested
+        previously_requested = model.drafter.is_requested
         if model.should_ask(PROMPT):
             asked.append(number)
-        if model.drafter.is_requested > before:
+        if model.drafter.is_requested > previously_requested:
             opened.append(number)
-        known.is_due = bool(opened) and number >= opened[0] + prefills - 1
+        drafter.is_due = bool(opened) and number >= opened[0] + prefills - 1
     assert opened == [MIN_ROUNDS_UNOPENED - 2]
     assert asked[0] == opened[0] + prefills
 
@@ -201,9 +201,9 @@ def test_session_opened_for_a_try_is_tried_once() -> None:
 def test_opened_session_is_tried_despite_recent_tries_of_other_requests() -> None:
     """The prompt was prefilled for the try, so it is made even if others tried recently."""
     gains = Gains()
-    other = model_choice(DEAR_NS, left=400, gains=gains)
-    other.drafter.open(PROMPT)
-    assert sum(other.should_ask(PROMPT) for _ in range(20)) == TRY_ROUNDS
+    opened = model_choice(DEAR_NS, left=400, gains=gains)
+    opened.drafter.open(PROMPT)
+    assert sum(opened.should_ask(PROMPT) for _ in range(20)) == TRY_ROUNDS
     model = model_choice(DEAR_NS, left=400, gains=gains)
     rounds = [number for number in range(2 * MIN_ROUNDS_UNOPENED) if model.should_ask(PROMPT)]
     assert len(rounds) == TRY_ROUNDS and rounds[0] <= MIN_ROUNDS_UNOPENED
@@ -223,8 +223,8 @@ def test_more_expensive_tries_are_made_less_often(loss: float) -> None:
     model.drafter.open(PROMPT)
     asked = [number for number in range(600) if model.should_ask(PROMPT)]
     first, second = asked[:TRY_ROUNDS], asked[TRY_ROUNDS : 2 * TRY_ROUNDS]
-    for tried in (first, second):
-        assert tried == list(range(tried[0], tried[0] + TRY_ROUNDS))
+    for rounds in (first, second):
+        assert rounds == list(range(rounds[0], rounds[0] + TRY_ROUNDS))
     waited = TRY_ROUNDS * loss / TRY_COST_PER_ROUND
     assert second[0] - first[-1] == pytest.approx(waited, abs=1)
 
@@ -248,14 +248,14 @@ def test_draft_on_shared_processors_costs_the_gain_of_all_sessions() -> None:
     gain = Gains().of(SPECULATIVE, 0.0, 0.0)
     for waited_ns in (300, 700, 500, 400, 600) * 4:
         gain.observe(3, 4, waited_ns)
-    apart, here = (
+    separate, shared = (
         Controller(max_nodes=8, verify_cost=cost, drafter_shares_processor=shares)
         for shares in (False, True)
     )
-    assert gain.worth(here) == gain.worth(apart), "alone it makes no difference"
+    assert gain.worth(shared) == gain.worth(separate), "alone it makes no difference"
     with_load(cost, 8)
-    assert here.prices.shared_rate == 8 * here.prices.rate > 0
-    assert gain.worth(apart) - gain.worth(here) == pytest.approx(7 * here.prices.rate * 300)
+    assert shared.prices.shared_rate == 8 * shared.prices.rate > 0
+    assert gain.worth(separate) - gain.worth(shared) == pytest.approx(7 * shared.prices.rate * 300)
 
 
 def test_session_must_gain_more_when_its_prefill_delays_other_sessions() -> None:
@@ -282,7 +282,7 @@ def test_try_skips_the_model_when_free_sources_promise_much() -> None:
 
 
 def test_no_try_directly_after_a_round_that_paid() -> None:
-    """The round before has told all that a try could show."""
+    """A try would show nothing that the previous round has not shown."""
     model = model_choice(CHEAP_NS, left=400)
     model.drafter.open(PROMPT)
     for _ in range(20):
@@ -316,11 +316,11 @@ def test_draft_overhead_beyond_forwards_is_soon_learned() -> None:
     """Other requests know it too; one slow outlier is ignored."""
     gains = Gains()
     chosen = new_choice(gains, draft_ns=CHEAP_NS)
-    for took in (100 * DEAR_NS, DEAR_NS, DEAR_NS):
-        chosen.observe(0, 4, took)
-    later = gains.of(PROMPT_LOOKUP, 0.0, CHEAP_NS)
-    assert later.shared.draft_ns == DEAR_NS
-    assert later.means.tokens > USUAL_TOKENS / 2  # which takes more rounds to learn
+    for draft_ns in (100 * DEAR_NS, DEAR_NS, DEAR_NS):
+        chosen.observe(0, 4, draft_ns)
+    next_gain = gains.of(PROMPT_LOOKUP, 0.0, CHEAP_NS)
+    assert next_gain.shared.draft_ns == DEAR_NS
+    assert next_gain.means.tokens > USUAL_TOKENS / 2  # which takes more rounds to learn
 
 
 def test_offer_counts_by_its_difference_from_the_usual_offer() -> None:
@@ -368,9 +368,9 @@ def test_draft_time_delays_only_its_own_request() -> None:
     controller = Controller(max_nodes=8, verify_cost=cost)
     for _ in range(20):
         cost.load.observe(9, ServiceTimings(batch_size=8, batch_rows=16))
-    free, dear = (Gains().of(PROMPT_LOOKUP, 0.0, ns) for ns in (0.0, PLAIN_NS / USUAL_FORWARDS))
+    free, costly = (Gains().of(PROMPT_LOOKUP, 0.0, ns) for ns in (0.0, PLAIN_NS / USUAL_FORWARDS))
     assert controller.prices.shared_rate == pytest.approx(8 * controller.prices.rate)
-    assert free.worth(controller) - dear.worth(controller) == pytest.approx(1)
+    assert free.worth(controller) - costly.worth(controller) == pytest.approx(1)
 
 
 def test_prior_weighs_as_much_as_a_few_rounds() -> None:
@@ -387,9 +387,9 @@ def test_next_request_starts_from_the_gains_of_drafts() -> None:
         gains.of(PROMPT_LOOKUP, 0.0, 0.0).observe(
             5, 9, 0, Offer(0.5, 3)
         )  # each request has one round
-    later = gains.of(PROMPT_LOOKUP, 0.0, 0.0).means
-    assert (later.tokens, later.nodes) == pytest.approx((5, 9), rel=0.02)
-    assert (later.offered_tokens, later.offered_nodes) == pytest.approx((0.5, 3), rel=0.02)
+    means = gains.of(PROMPT_LOOKUP, 0.0, 0.0).means
+    assert (means.tokens, means.nodes) == pytest.approx((5, 9), rel=0.02)
+    assert (means.offered_tokens, means.offered_nodes) == pytest.approx((0.5, 3), rel=0.02)
 
 
 def test_faster_round_lowers_the_cost_of_its_draft() -> None:

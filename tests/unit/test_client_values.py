@@ -47,14 +47,14 @@ def test_every_field_is_reachable_by_an_option_or_listed() -> None:
 
 
 def test_options_set_fields_by_name() -> None:
-    said = parameters(
+    request = parameters(
         [1, 2],
         {
             "temperature": 0.5, "seed": 3, "stop": "end", "logit_bias": {9: 1.0, 4: -1.0},
             "strategy": "fused", "max_draft_tokens": 4, "stop_token_ids": [5], "max_tokens": 7,
         },
     )  # fmt: skip
-    assert said == GenerationParameters(
+    assert request == GenerationParameters(
         token_ids=(1, 2),
         sampling=SamplingParameters(temperature=0.5, logit_bias=((4, -1.0), (9, 1.0))),
         seed=3,
@@ -69,8 +69,8 @@ def test_options_override_a_request() -> None:
     base = GenerationParameters(
         text="x", max_tokens=5, sampling=SamplingParameters(top_k=3, temperature=1.0)
     )
-    said = parameters(base, {"temperature": 0.0, "stop": ["a", "b"]})
-    assert said == dataclasses.replace(
+    request = parameters(base, {"temperature": 0.0, "stop": ["a", "b"]})
+    assert request == dataclasses.replace(
         base, stop=("a", "b"), sampling=SamplingParameters(top_k=3, temperature=0.0)
     )
 
@@ -134,9 +134,9 @@ def test_option_of_a_wrong_type_is_named(options: Any, words: str) -> None:
 
 
 def test_every_option_is_tested_with_a_wrong_type() -> None:
-    tried = {name for options, _ in WRONG_KINDS for name in options}
+    tested = {name for options, _ in WRONG_KINDS for name in options}
     as_seed = {"top_k", "logprobs", "prompt_logprobs", "max_draft_tokens"}
-    assert set(Options.__annotations__) == tried | as_seed
+    assert set(Options.__annotations__) == tested | as_seed
 
 
 @pytest.mark.parametrize("prompt", [None, 5, b"ab", bytearray(b"ab")])
@@ -147,10 +147,10 @@ def test_prompt_of_a_wrong_type_is_refused(prompt: Any) -> None:
 
 def test_none_means_unset() -> None:
     """Options of None change nothing, not even the values of a given request."""
-    nothing: Any = dict.fromkeys(Options.__annotations__)
-    assert parameters("x", nothing) == parameters("x", {})
+    unset: Any = dict.fromkeys(Options.__annotations__)
+    assert parameters("x", unset) == parameters("x", {})
     base = GenerationParameters(text="x", seed=3, max_tokens=5, tenant="t", stop=("a",))
-    assert parameters(base, nothing) == base
+    assert parameters(base, unset) == base
 
 
 def test_numpy_and_fraction_numbers_are_accepted() -> None:

@@ -78,11 +78,11 @@ def times(typing, number):
 
 def run_caller(folder: Path) -> tuple[int, int]:
     """The result of the compiled function in another process, and its number of cache hits."""
-    said = "import caller; print(caller.result(7), caller.hits())"
-    made = subprocess.run(
-        [sys.executable, "-c", said], cwd=folder, capture_output=True, text=True, check=True
+    program = "import caller; print(caller.result(7), caller.hits())"
+    process = subprocess.run(
+        [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=True
     )
-    result, hits = map(int, made.stdout.split())
+    result, hits = map(int, process.stdout.split())
     return result, hits
 
 
@@ -91,9 +91,9 @@ def run_caller(folder: Path) -> tuple[int, int]:
 def test_cache_is_invalidated_when_a_callee_changes(tmp_path: Path, way: str, caller: str) -> None:
     """Compiled drafts used to keep an old layout of forwards, whose module they name."""
 
-    def write(**what: int) -> None:
-        said = {"times": 2, "factor": 3, "step": 4} | what
-        (tmp_path / "called.py").write_text(CALLED.format(way=way, **said), encoding="utf-8")
+    def write(**changes: int) -> None:
+        values = {"times": 2, "factor": 3, "step": 4} | changes
+        (tmp_path / "called.py").write_text(CALLED.format(way=way, **values), encoding="utf-8")
 
     (tmp_path / "caller.py").write_text(caller.format(inner="called"), encoding="utf-8")
     write()
@@ -106,13 +106,13 @@ def test_cache_is_invalidated_when_a_callee_changes(tmp_path: Path, way: str, ca
 @pytest.mark.parametrize("caller", [CALLER, BY_MODULE], ids=["by name", "by module"])
 def test_cache_is_invalidated_when_a_constant_changes(tmp_path: Path, caller: str) -> None:
     def write(factor: int, step: int) -> None:
-        said = CALLED.format(way="compiled", times=2, factor=factor, step=step)
-        (tmp_path / "constants.py").write_text(said, encoding="utf-8")
+        source = CALLED.format(way="compiled", times=2, factor=factor, step=step)
+        (tmp_path / "constants.py").write_text(source, encoding="utf-8")
 
-    handed_on = "from constants import FACTOR, STEPS\nfrom own import times\n"
-    (tmp_path / "called.py").write_text(handed_on, encoding="utf-8")
-    own = CALLED.format(way="compiled", times=2, factor=0, step=0)
-    (tmp_path / "own.py").write_text(own, encoding="utf-8")
+    reexports = "from constants import FACTOR, STEPS\nfrom own import times\n"
+    (tmp_path / "called.py").write_text(reexports, encoding="utf-8")
+    own_source = CALLED.format(way="compiled", times=2, factor=0, step=0)
+    (tmp_path / "own.py").write_text(own_source, encoding="utf-8")
     (tmp_path / "caller.py").write_text(caller.format(inner="called"), encoding="utf-8")
     write(3, 4)
     assert run_caller(tmp_path) == (3414, 0)
@@ -127,8 +127,8 @@ def test_cache_is_invalidated_when_tuple_fields_are_reordered(tmp_path: Path) ->
     """Numba distinguishes tuples only by the types of their fields."""
     (tmp_path / "caller.py").write_text(READER, encoding="utf-8")
     for first, second in (("more", "less"), ("less", "more")):
-        said = FIELDS.format(first=first, second=second)
-        (tmp_path / "fields.py").write_text(said, encoding="utf-8")
+        source = FIELDS.format(first=first, second=second)
+        (tmp_path / "fields.py").write_text(source, encoding="utf-8")
         assert run_caller(tmp_path) == (6, 0)
     assert run_caller(tmp_path) == (6, 1)
 
@@ -138,7 +138,7 @@ def test_cache_is_invalidated_when_an_intrinsic_changes(tmp_path: Path) -> None:
     caller = caller.replace(" + 1000 * FACTOR + 100 * STEPS[0]", "")
     (tmp_path / "caller.py").write_text(caller.format(inner="called"), encoding="utf-8")
     for times in (2, 5):
-        said = INTRINSIC.format(times=times)
-        (tmp_path / "called.py").write_text(said, encoding="utf-8")
+        source = INTRINSIC.format(times=times)
+        (tmp_path / "called.py").write_text(source, encoding="utf-8")
         assert run_caller(tmp_path) == (7 * times, 0)
     assert run_caller(tmp_path) == (35, 1)

@@ -57,13 +57,13 @@ def test_verdicts_round_trip(
 
 def test_drafter_receives_only_the_verdict_fields_it_reads() -> None:
     """Eight successors per node are most of a verdict, and drafting does not use them."""
-    said = (TokenLogprobs(3, -0.5, ((3, -0.5),)),)
+    logprobs = (TokenLogprobs(3, -0.5, ((3, -0.5),)),)
     verdict = Verdict((0,), (3, 4), 3, (4,), False)
-    whole = dataclasses.replace(verdict, successor_ids=(7, 8), logprobs=said)
-    assert convert.verdict_from_pb(over_the_wire(convert.judgement_to_pb(whole))) == verdict
-    back = convert.verdict_from_pb(over_the_wire(convert.verdict_to_pb(whole)))
-    assert back.successor_ids == (7, 8)
-    assert back.logprobs == whole.logprobs
+    full = dataclasses.replace(verdict, successor_ids=(7, 8), logprobs=logprobs)
+    assert convert.verdict_from_pb(over_the_wire(convert.judgement_to_pb(full))) == verdict
+    received = convert.verdict_from_pb(over_the_wire(convert.verdict_to_pb(full)))
+    assert received.successor_ids == (7, 8)
+    assert received.logprobs == full.logprobs
 
 
 def test_log_probabilities_without_their_tokens_are_refused() -> None:
@@ -101,8 +101,8 @@ def test_unset_filters_are_off() -> None:
 @pytest.mark.parametrize("name", NEVER_ZERO)
 def test_explicit_zero_filter_is_refused(name: str) -> None:
     """An explicit 0 is refused. It used to switch the filter off."""
-    said: dict[str, Any] = {name: 0.0}
-    message = over_the_wire(pb.SamplingParameters(**said))
+    fields: dict[str, Any] = {name: 0.0}
+    message = over_the_wire(pb.SamplingParameters(**fields))
     with pytest.raises(errors.InvalidInput, match=f"{name}: must be above 0"):
         convert.sampling_from_pb(message).validate(8)
 
@@ -125,9 +125,9 @@ def test_too_many_parts_are_refused_before_conversion(
     field: str, sampling: dict[str, Any], speculation: dict[str, Any]
 ) -> None:
     """Sixteen megabytes of empty parts used to block all streams of an orchestrator for seconds."""
-    said = generation_pb2.GenerationParameters(sampling=sampling, speculation=speculation)
+    parameters = generation_pb2.GenerationParameters(sampling=sampling, speculation=speculation)
     with pytest.raises(InvalidInput) as caught:
-        convert.parameters_from_pb(said)
+        convert.parameters_from_pb(parameters)
     assert caught.value.field == field
 
 

@@ -96,7 +96,7 @@ SPECULATION = Speculation(
     cascade=CascadeParameters(matrix=((1, 2), (0, 3)), leniency=1.5),
     fused=FusedParameters(draft_model=False, phrases=False, own_text=False, recycling=False),
 )  # fmt: skip
-WISHES = GenerationParameters(
+PARAMETERS = GenerationParameters(
     text="text", sampling=SAMPLING, seed=SAMPLING.seed, max_tokens=1, min_tokens=2,
     stop=("a", "b"), stop_token_ids=(3, 4), ignore_eos=True, allowed_token_ids=(5, 6),
     bad_words=("c",), speculation=SPECULATION, request_id="id", tenant="tenant", logprobs=7,
@@ -107,8 +107,8 @@ ACCESS = PhraseAccess(
 )
 
 
-def prompt_logprobs_response(said: PromptLogprobs) -> VerifyResponse:
-    return VerifyResponse(prompt_logprobs=convert.prompt_logprobs_to_pb(said))
+def prompt_logprobs_response(logprobs: PromptLogprobs) -> VerifyResponse:
+    return VerifyResponse(prompt_logprobs=convert.prompt_logprobs_to_pb(logprobs))
 
 
 EVERY = [
@@ -121,10 +121,10 @@ EVERY = [
     (SAMPLING, convert.sampling_to_pb, convert.sampling_from_pb),
     (SPECULATION, convert_speculation.speculation_to_pb, convert_speculation.speculation_from_pb),
     (ACCESS, convert_speculation.access_to_pb, convert_speculation.access_from_pb),
-    (WISHES, convert.parameters_to_pb, convert.parameters_from_pb),
+    (PARAMETERS, convert.parameters_to_pb, convert.parameters_from_pb),
 ]
 # The other way to give the prompt, and a field that only chats over HTTP set.
-UNSAID = {"GenerationParameters.token_ids", "GenerationParameters.ends_itself"}
+UNSET_FIELDS = {"GenerationParameters.token_ids", "GenerationParameters.ends_itself"}
 
 
 def over_the_wire(message: Any) -> Any:
@@ -139,18 +139,18 @@ def default_fields(value: Any) -> Iterator[str]:
     if not dataclasses.is_dataclass(value):
         return
     for field in dataclasses.fields(value):
-        given = getattr(value, field.name)
-        if given == _default(field, given):
+        field_value = getattr(value, field.name)
+        if field_value == _default(field, field_value):
             yield f"{type(value).__name__}.{field.name}"
-        yield from default_fields(given)
+        yield from default_fields(field_value)
 
 
-def _default(field: dataclasses.Field[Any], given: Any) -> Any:
+def _default(field: dataclasses.Field[Any], value: Any) -> Any:
     if field.default is not dataclasses.MISSING:
         return field.default
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
-    return next((zero for zero in (0, "", ()) if given == zero), None)
+    return next((zero for zero in (0, "", ()) if value == zero), None)
 
 
 def unset_fields(message: Message) -> Iterator[str]:
@@ -165,15 +165,15 @@ def unset_fields(message: Message) -> Iterator[str]:
             yield from unset_fields(part)
 
 
-@pytest.mark.parametrize(("value", "there", "back"), EVERY, ids=lambda v: type(v).__name__)
-def test_every_field_round_trips(value: Any, there: Any, back: Any) -> None:
-    assert set(default_fields(value)) <= UNSAID
-    assert back(over_the_wire(there(value))) == value
+@pytest.mark.parametrize(("value", "to_pb", "from_pb"), EVERY, ids=lambda v: type(v).__name__)
+def test_every_field_round_trips(value: Any, to_pb: Any, from_pb: Any) -> None:
+    assert set(default_fields(value)) <= UNSET_FIELDS
+    assert from_pb(over_the_wire(to_pb(value))) == value
 
 
 def test_token_prompt_round_trips() -> None:
-    said = GenerationParameters(token_ids=(1, 2))
-    assert convert.parameters_from_pb(over_the_wire(convert.parameters_to_pb(said))) == said
+    value = GenerationParameters(token_ids=(1, 2))
+    assert convert.parameters_from_pb(over_the_wire(convert.parameters_to_pb(value))) == value
 
 
 @pytest.mark.parametrize("kind", [OpenDrafterSession, OpenVerifierSession])
@@ -183,25 +183,25 @@ def test_every_field_of_an_opening_is_converted(kind: type[Any]) -> None:
         stop_token_ids=frozenset({3}), prefix_group="one", prefix_read_only=True,
     )  # fmt: skip
     assert list(default_fields(opening)) == []
-    said = {field.name: getattr(opening, field.name) for field in dataclasses.fields(opening)}
-    message = kind(**{**said, "sampling": convert.sampling_to_pb(SAMPLING)})
+    values = {field.name: getattr(opening, field.name) for field in dataclasses.fields(opening)}
+    message = kind(**{**values, "sampling": convert.sampling_to_pb(SAMPLING)})
     assert Opening(**opening_fields(over_the_wire(message))) == opening
 
 
-def generation_response(**more: Any) -> pb.GenerateOnceResponse:
+def generation_response(**fields: Any) -> pb.GenerateOnceResponse:
     return pb.GenerateOnceResponse(
         text="text",
         token_ids=[1],
         sources=TREE.sources[:1],  # type: ignore[arg-type]
         logprobs=convert.logprobs_to_pb([LOGPROBS]),
         prompt_logprobs=convert.prompt_logprobs_to_pb(PROMPT),
-        **more,
+        **fields,
     )
 
 
 def test_every_field_of_a_response_is_read() -> None:
-    said = generation_response()
-    fields = {field.name: getattr(said, field.name) for field, _ in said.ListFields()}
+    response = generation_response()
+    fields = {field.name: getattr(response, field.name) for field, _ in response.ListFields()}
     piece = convert_generation.piece_from_pb(over_the_wire(pb.GenerateResponse(**fields)))
     assert list(default_fields(piece)) == []
     model = convert.model_info_to_pb(INFO)

@@ -58,10 +58,10 @@ def unlimited_measurement_time(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_measured_grid_covers_the_models_limits(model: LanguageModel) -> None:
     model.measure_costs()
     tokens_alone = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 17, 24, 32, 64, 128)
-    everything = [(1, 128, tokens) for tokens in tokens_alone]
-    everything += [(1, context, tokens) for context in (512, 1024) for tokens in (1, 8)]
-    everything += [(batch, 128, tokens) for batch in (2, 4) for tokens in (1, 8)]
-    assert places(model.cost_curve) == everything
+    expected = [(1, 128, tokens) for tokens in tokens_alone]
+    expected += [(1, context, tokens) for context in (512, 1024) for tokens in (1, 8)]
+    expected += [(batch, 128, tokens) for batch in (2, 4) for tokens in (1, 8)]
+    assert places(model.cost_curve) == expected
     assert all(point.forward_ns > 0 for point in model.cost_curve)
     assert model.cache.free_slots == 4
     assert model.forward_seconds > 0
@@ -76,8 +76,8 @@ def test_grid_is_limited_by_context_and_sessions(tmp_path: Path) -> None:
 
 
 def test_measurement_stays_within_the_models_positions(tmp_path: Path) -> None:
-    learned = GPT2Config(vocab_size=96, n_positions=40, n_embd=32, n_layer=2, n_head=4)
-    model = load_model(save_model(tmp_path, learned))
+    config = GPT2Config(vocab_size=96, n_positions=40, n_embd=32, n_layer=2, n_head=4)
+    model = load_model(save_model(tmp_path, config))
     model.measure_costs()
     assert max(point.context + point.tokens for point in model.cost_curve) == 37
 
@@ -139,20 +139,20 @@ def test_cost_never_decreases_with_more_tokens() -> None:
     for _ in range(150):
         curve.observe(4, 0, 1, 3 * MS)
         curve.observe(1, 0, 1, 8 * MS)
-    seen = [point.forward_ns for point in curve.points()]
-    assert seen == sorted(seen)
+    costs = [point.forward_ns for point in curve.points()]
+    assert costs == sorted(costs)
 
 
-@pytest.mark.parametrize(("rows", "taken", "level"), [
+@pytest.mark.parametrize(("rows", "taken_ms", "level"), [
     (2, 10, (12 * 21 + 6 * 11) / 32),  # a third of the way: 20 and 10 forwards, and the start's
     (1, 12, (12 * 31 + 6 * 1) / 32),
     (4, 6, (12 * 1 + 6 * 31) / 32),
 ])  # fmt: skip
-def test_points_are_weighted_by_their_observations(rows: int, taken: int, level: float) -> None:
+def test_points_are_weighted_by_their_observations(rows: int, taken_ms: int, level: float) -> None:
     """A larger forward seemed to take less time; what was seen more often is trusted more."""
     curve = CostCurve((CostPoint(1, 12 * MS), CostPoint(4, 6 * MS)))
     for _ in range(30):
-        curve.observe(rows, 0, 1, taken * MS)  # as expected: nothing is corrected
+        curve.observe(rows, 0, 1, taken_ms * MS)  # as expected: nothing is corrected
     assert list(milliseconds(curve).values()) == pytest.approx([level, level], rel=1e-5)
 
 

@@ -19,9 +19,9 @@ SIZES = (1, 3, 7, 8, 17, 129, 4096, 32003)
 
 
 def random_rows(rows: int, vocabulary: int, seed: int = 0) -> tuple[Tensor, list[Tensor]]:
-    drawn = torch.Generator().manual_seed(seed)
-    logits = 6 * torch.randn(rows, vocabulary, generator=drawn)
-    noise = -torch.log(-torch.log(torch.rand(rows, vocabulary, generator=drawn)))
+    generator = torch.Generator().manual_seed(seed)
+    logits = 6 * torch.randn(rows, vocabulary, generator=generator)
+    noise = -torch.log(-torch.log(torch.rand(rows, vocabulary, generator=generator)))
     return logits, list(noise)
 
 
@@ -38,25 +38,25 @@ def test_scores_match_torch_bit_for_bit(vocabulary: int, temperature: float) -> 
     """The tokens of a text then do not depend on whether the kernel fits."""
     logits, noise = random_rows(5, vocabulary)
     count = min(6, vocabulary)
-    ours = cpu_choice.choose(logits, noise, temperature, count)
-    torchs = torch_choices(logits, noise, temperature, count)
-    assert torch.equal(ours.scores, torchs.scores)
-    assert ours.token_ids == torchs.token_ids
-    assert ours.bests == torchs.bests
-    np.testing.assert_allclose(ours.masses, torchs.masses, rtol=1e-5)
-    np.testing.assert_allclose(ours.shares(), torchs.shares(), rtol=2e-5, atol=1e-9)
+    chosen = cpu_choice.choose(logits, noise, temperature, count)
+    expected = torch_choices(logits, noise, temperature, count)
+    assert torch.equal(chosen.scores, expected.scores)
+    assert chosen.token_ids == expected.token_ids
+    assert chosen.bests == expected.bests
+    np.testing.assert_allclose(chosen.masses, expected.masses, rtol=1e-5)
+    np.testing.assert_allclose(chosen.shares(), expected.shares(), rtol=2e-5, atol=1e-9)
     rows, tokens = [4, 0, 4], [0, vocabulary - 1, vocabulary // 2]
-    found = torchs.shares_of(rows, tokens)
-    assert ours.shares_of(rows, tokens) == pytest.approx(found, rel=2e-5, abs=1e-9)
+    expected_shares = expected.shares_of(rows, tokens)
+    assert chosen.shares_of(rows, tokens) == pytest.approx(expected_shares, rel=2e-5, abs=1e-9)
 
 
 @pytest.mark.parametrize("vocabulary", SIZES)
 def test_rows_ending_inside_a_vector_are_ranked(vocabulary: int) -> None:
     """Rows that end inside a vector do not read what lies after them."""
-    whole, _ = random_rows(4, vocabulary + 5)
-    whole[:, vocabulary:] = 100.0
+    padded, _ = random_rows(4, vocabulary + 5)
+    padded[:, vocabulary:] = 100.0
     count = min(4, vocabulary)
-    rows = whole[:, :vocabulary]
+    rows = padded[:, :vocabulary]
     ranked = cpu_choice.best(rows, (), 1.0, count)
     assert ranked == rows.topk(count).indices.tolist()
     assert ranked == cpu_choice.choose(rows, (), 1.0, count).token_ids
@@ -73,34 +73,34 @@ def test_first_token_wins_ties() -> None:
 def test_strided_rows_are_supported() -> None:
     """The logits of a batch of sessions are parts of one matrix."""
     logits, noise = random_rows(6, 40)
-    apart = logits[::2, :33]
-    ours = cpu_choice.choose(apart, [row[:33] for row in noise[:3]], 0.5, 2)
-    whole = torch_choices(apart.contiguous(), [row[:33] for row in noise[:3]], 0.5, 2)
-    assert ours.token_ids == whole.token_ids
+    strided = logits[::2, :33]
+    chosen = cpu_choice.choose(strided, [row[:33] for row in noise[:3]], 0.5, 2)
+    expected = torch_choices(strided.contiguous(), [row[:33] for row in noise[:3]], 0.5, 2)
+    assert chosen.token_ids == expected.token_ids
 
 
 def test_many_rows_are_divided_among_threads() -> None:
     """Many long rows are worth several threads."""
     logits, noise = random_rows(24, 32003)
-    ours = cpu_choice.choose(logits, noise, 0.8, 3)
-    assert ours.token_ids == torch_choices(logits, noise, 0.8, 3).token_ids
+    chosen = cpu_choice.choose(logits, noise, 0.8, 3)
+    assert chosen.token_ids == torch_choices(logits, noise, 0.8, 3).token_ids
 
 
 def test_excluded_tokens_have_no_probability() -> None:
     """If everything is excluded, nothing has a share."""
     logits = torch.full((2, 19), EXCLUDED)
     logits[0, 7] = 2.0
-    ours = cpu_choice.choose(logits, (), 1.0, 3)
-    assert ours.token_ids[0][0] == 7
-    assert ours.shares() == [[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
+    chosen = cpu_choice.choose(logits, (), 1.0, 3)
+    assert chosen.token_ids[0][0] == 7
+    assert chosen.shares() == [[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
 
 
 def test_successors_are_the_largest_logits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Best first, and no more than there are."""
     logits, _ = random_rows(3, 50)
-    ours = likeliest(logits, 8), likeliest(logits[:, :5], 8)
+    from_kernel = likeliest(logits, 8), likeliest(logits[:, :5], 8)
     monkeypatch.setattr(cpu_choice, "fits", lambda _: False)
-    assert ours == (likeliest(logits, 8), likeliest(logits[:, :5], 8))
+    assert from_kernel == (likeliest(logits, 8), likeliest(logits[:, :5], 8))
 
 
 @pytest.mark.parametrize(
@@ -120,12 +120,12 @@ def test_sampler_choices_match_with_and_without_the_kernel(
     sampler = Sampler(parameters, 97, torch.device("cpu"))
     sampler.observe_prompt([3, 4, 5])
     logits, _ = random_rows(4, 97, seed=1)
-    asked = (logits, [9, 10, 11, 10], [[], [1], [1, 2], [7]])
-    chosen, best = sampler.choose(*asked), sampler.best(*asked, count=4)
+    arguments = (logits, [9, 10, 11, 10], [[], [1], [1, 2], [7]])
+    chosen, best = sampler.choose(*arguments), sampler.best(*arguments, count=4)
     monkeypatch.setattr(cpu_choice, "fits", lambda _: False)
-    assert chosen == sampler.choose(*asked) == best.firsts
-    torchs = sampler.best(*asked, count=4)
-    np.testing.assert_allclose(best.shares(), torchs.shares(), rtol=2e-5, atol=1e-9)
+    assert chosen == sampler.choose(*arguments) == best.firsts
+    expected = sampler.best(*arguments, count=4)
+    np.testing.assert_allclose(best.shares(), expected.shares(), rtol=2e-5, atol=1e-9)
     # It does not matter which tokens take the places of excluded ones.
-    there = np.array(best.shares()) > 0
-    assert np.array_equal(np.array(best.token_ids)[there], np.array(torchs.token_ids)[there])
+    mask = np.array(best.shares()) > 0
+    assert np.array_equal(np.array(best.token_ids)[mask], np.array(expected.token_ids)[mask])

@@ -88,16 +88,16 @@ def test_output_is_the_scaled_integer_sum(
 @needs_kernel
 @every_format
 def test_largest_sums_do_not_overflow(form: Format) -> None:
-    most, least = LARGEST[form.weights]
+    largest, smallest = LARGEST[form.weights]
     groups = 1 if form.weights == 8 else 1024 // GROUP
-    values = torch.full((3, 1024), most, dtype=torch.int8)
-    values[1] = least
+    values = torch.full((3, 1024), largest, dtype=torch.int8)
+    values[1] = smallest
     matrix = Quantized(values, torch.ones(3, groups), form)
     x = torch.full((2, 1024), 1 - 2**-20)
     x[1] = -x[1]
-    got = PackedLinear(matrix, None, torch.float32)(x)
-    assert same_bits(got, expected_output(x, matrix, torch.zeros(3)))
-    torch.testing.assert_close(got[0, 0].item(), most * 1024.0, rtol=1e-4, atol=0)
+    out = PackedLinear(matrix, None, torch.float32)(x)
+    assert same_bits(out, expected_output(x, matrix, torch.zeros(3)))
+    torch.testing.assert_close(out[0, 0].item(), largest * 1024.0, rtol=1e-4, atol=0)
 
 
 @needs_kernel
@@ -115,11 +115,11 @@ def test_tiny_infinite_and_nan_values_affect_only_their_row(
     x[2] = 1e-40
     x[3, 700] = torch.inf
     x[4, 3] = torch.nan
-    got = packed(x)
-    assert got[3:5].isnan().all()
+    out = packed(x)
+    assert out[3:5].isnan().all()
     for row in (0, 1, 2, 5):
-        assert same_bits(got[row : row + 1], expected_output(x[row : row + 1], matrix, bias)), row
-    assert same_bits(got[1], bias.float().to(dtype))
+        assert same_bits(out[row : row + 1], expected_output(x[row : row + 1], matrix, bias)), row
+    assert same_bits(out[1], bias.float().to(dtype))
 
 
 @needs_kernel
@@ -132,8 +132,8 @@ def test_all_vector_units_give_the_same_bits(
     matrix, x = quantized(weight, form), torch.randn(15, 608).to(dtype)
     expected = PackedLinear(matrix, bias, dtype)(x)
     units = pytest.importorskip("draftloop.runtime.vector_unit")
-    here = cpu_linear.UNIT
-    for unit in (units.AVX2, units.AVX512) if here and here.lanes == 16 else (units.AVX2,):
+    own_unit = cpu_linear.UNIT
+    for unit in (units.AVX2, units.AVX512) if own_unit and own_unit.lanes == 16 else (units.AVX2,):
         monkeypatch.setattr(cpu_linear, "UNIT", unit)
         assert same_bits(PackedLinear(matrix, bias, dtype)(x), expected)
 
@@ -161,10 +161,10 @@ def test_four_bit_weights_have_a_scale_per_group() -> None:
     assert not matrix.dense[7].any()
     for group in range(3):
         part = slice(group * GROUP, (group + 1) * GROUP)
-        scales, wanted = matrix.scales[:, group, None], weight[:, part]
+        scales, group_weights = matrix.scales[:, group, None], weight[:, part]
         torch.testing.assert_close(matrix.dense[:, part], matrix.values[:, part] * scales)
-        reached = wanted.clamp(-8 * scales, 7 * scales)
-        assert ((matrix.dense[:, part] - reached).abs() <= 0.5001 * scales).all()
+        clipped = group_weights.clamp(-8 * scales, 7 * scales)
+        assert ((matrix.dense[:, part] - clipped).abs() <= 0.5001 * scales).all()
     error, spread = (matrix.dense - weight).norm(dim=1), weight.norm(dim=1)
     assert (error <= 0.15 * spread).all()
     plain = weight.unflatten(1, (1, -1)).abs().amax(2) / 7.5  # one scale for all of an output
@@ -172,17 +172,17 @@ def test_four_bit_weights_have_a_scale_per_group() -> None:
     assert error[9] < 0.9 * (coarse - weight).norm(dim=1)[9]
 
 
-@pytest.mark.parametrize(("end", "most"), [(-8, 7), (7, 7)])
+@pytest.mark.parametrize(("end", "largest"), [(-8, 7), (7, 7)])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_four_bit_weights_are_recovered_exactly(dtype: torch.dtype, end: int, most: int) -> None:
+def test_four_bit_weights_are_recovered_exactly(dtype: torch.dtype, end: int, largest: int) -> None:
     """If a group's values reach an end of the range, as in checkpoints, its scale is found."""
-    values = torch.randint(1 - most, most, (40, 3 * GROUP), dtype=torch.int8)
+    values = torch.randint(1 - largest, largest, (40, 3 * GROUP), dtype=torch.int8)
     values[:, ::GROUP] = end
     scales = torch.rand(40, 3) + 0.01
-    known = Quantized(values, scales, FORMATS["w4a8"])
-    found = quantized(known.dense.to(dtype), known.format)
-    assert torch.equal(found.values, values)
-    torch.testing.assert_close(found.scales, scales, rtol=2**-8, atol=0)
+    original = Quantized(values, scales, FORMATS["w4a8"])
+    recovered = quantized(original.dense.to(dtype), original.format)
+    assert torch.equal(recovered.values, values)
+    torch.testing.assert_close(recovered.scales, scales, rtol=2**-8, atol=0)
 
 
 @every_format
@@ -192,13 +192,13 @@ def test_quantized_linear_in_torch_matches_the_matrix(dtype: torch.dtype, form: 
     matrix = quantized(100 * weight, form)
     layer = QuantizedLinear(matrix, bias, dtype)
     x = torch.randn(5, 64).to(dtype)
-    given = rounded(x) if form.activations == 8 else x
-    wanted = given.float() @ matrix.dense.T + bias
-    near = 2.0 if form.weights == 8 else 8.0  # one scale, or one per group: weights round too
-    torch.testing.assert_close(layer(x), wanted.to(dtype), rtol=2**-7, atol=near)
+    rounded_input = rounded(x) if form.activations == 8 else x
+    expected = rounded_input.float() @ matrix.dense.T + bias
+    tol = 2.0 if form.weights == 8 else 8.0  # one scale, or one per group: weights round too
+    torch.testing.assert_close(layer(x), expected.to(dtype), rtol=2**-7, atol=tol)
     if dtype in DTYPES and packable(matrix.values):
         packed = PackedLinear(matrix, bias, dtype)
-        torch.testing.assert_close(packed(x), layer(x), rtol=0.02, atol=near)
+        torch.testing.assert_close(packed(x), layer(x), rtol=0.02, atol=tol)
 
 
 def test_float16_partial_sums_do_not_overflow() -> None:
@@ -211,11 +211,11 @@ def test_float16_partial_sums_do_not_overflow() -> None:
 @pytest.mark.parametrize("form", [None, *FORMATS.values()], ids=["whole", *FORMATS])
 @pytest.mark.parametrize("has_bias", [False, True])
 def test_stacked_layers_keep_their_outputs(form: Format | None, has_bias: bool) -> None:
-    whole = [nn.Linear(160, outputs, bias=has_bias) for outputs in (16, 5)]
-    layers: list[Linear] = [*(whole if form is None else _rounded(whole, form))]
+    unquantized = [nn.Linear(160, outputs, bias=has_bias) for outputs in (16, 5)]
+    layers: list[Linear] = [*(unquantized if form is None else _rounded(unquantized, form))]
     x = torch.randn(3, 160)
-    wanted = torch.cat([layer(x) for layer in layers], dim=1)
-    torch.testing.assert_close(stacked(layers)(x), wanted)
+    expected = torch.cat([layer(x) for layer in layers], dim=1)
+    torch.testing.assert_close(stacked(layers)(x), expected)
 
 
 @every_format
@@ -228,13 +228,13 @@ def test_all_quantizable_linear_layers_are_quantized(form: Format) -> None:
     quantize(model, form)
     kinds = [QuantizedLinear, QuantizedLinear, nn.Linear]
     assert [type(layer) for layer in model.values()] == kinds
-    near = 0.05 if form.weights == 8 else 0.3
+    tol = 0.05 if form.weights == 8 else 0.3
     for name, x in inputs.items():
-        torch.testing.assert_close(model[name](x), before[name], rtol=near, atol=near)
+        torch.testing.assert_close(model[name](x), before[name], rtol=tol, atol=tol)
     if cpu_linear.available():
         assert replace_linears(model) == 2
         for name, x in inputs.items():
-            torch.testing.assert_close(model[name](x), before[name], rtol=near, atol=near)
+            torch.testing.assert_close(model[name](x), before[name], rtol=tol, atol=tol)
 
 
 def test_lm_head_keeps_eight_bits() -> None:
@@ -253,17 +253,17 @@ def test_model_logits_match_between_torch_and_the_kernel(
     folder = save_model(tmp_path)
     text = [5 + 7 * place % 90 for place in range(40)]
 
-    def said(quantization: str) -> Tensor:
+    def model_logits(quantization: str) -> Tensor:
         model = load_model(folder, quantization=quantization)
         assert model.info().quantization == quantization
         return model.forward([Forward(model, model.acquire(), text)])[0]
 
-    whole, through_kernel = said(""), said(quantization)
+    unquantized, through_kernel = model_logits(""), model_logits(quantization)
     monkeypatch.setattr(cpu_linear, "UNIT", None)
-    near = 0.01 if quantization == "int8" else 0.1  # an activation may round to the next integer
-    torch.testing.assert_close(said(quantization), through_kernel, rtol=1e-3, atol=near)
-    assert not torch.equal(through_kernel, whole)
-    assert (through_kernel - whole).norm() < APART[quantization] * whole.norm()
+    tol = 0.01 if quantization == "int8" else 0.1  # an activation may round to the next integer
+    torch.testing.assert_close(model_logits(quantization), through_kernel, rtol=1e-3, atol=tol)
+    assert not torch.equal(through_kernel, unquantized)
+    assert (through_kernel - unquantized).norm() < APART[quantization] * unquantized.norm()
 
 
 APART = {"int8": 0.05, "w8a8": 0.05, "w4a8": 0.5}

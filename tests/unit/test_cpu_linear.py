@@ -32,11 +32,11 @@ KERNEL = "draftloop.runtime.cpu_linear_kernel"
 @pytest.fixture(autouse=True, params=["tiles", "dots", "lines"])
 def unit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every way to multiply that the processor has."""
-    way, here = request.param, cpu_linear.UNIT
-    if way != "lines" and not (here and getattr(here, way)):
+    way, own_unit = request.param, cpu_linear.UNIT
+    if way != "lines" and not (own_unit and getattr(own_unit, way)):
         pytest.skip(f"no {way} on this machine")
-    if here is not None:
-        chosen = here._replace(tiles=way == "tiles", dots=way == "dots")
+    if own_unit is not None:
+        chosen = own_unit._replace(tiles=way == "tiles", dots=way == "dots")
         monkeypatch.setattr(cpu_linear, "UNIT", chosen)
 
 
@@ -77,11 +77,11 @@ def uses_own_summation_order(depth: int) -> bool:
 def test_bfloat16_output_is_the_running_sum_rounded_once(outputs: int, depth: int) -> None:
     weight, bias = random_layer(outputs, depth)
     x = torch.randn(30, depth).bfloat16()
-    got, wanted = PackedLinear(weight, bias)(x), running_sum(x, weight, bias)
+    output, expected = PackedLinear(weight, bias)(x), running_sum(x, weight, bias)
     if uses_own_summation_order(depth):
-        torch.testing.assert_close(got, wanted, rtol=2**-7, atol=1e-5)
+        torch.testing.assert_close(output, expected, rtol=2**-7, atol=1e-5)
     else:
-        assert same_bits(got, wanted)
+        assert same_bits(output, expected)
 
 
 @needs_kernel
@@ -97,10 +97,10 @@ def test_float32_output_is_close_to_double_precision() -> None:
 def test_row_has_the_same_bits_in_every_batch(dtype: torch.dtype, form: Format | None) -> None:
     packed = packed_layer(1100, 256, dtype, form)
     x = torch.randn(70, 256).to(dtype)
-    alone = torch.cat([packed(row[None]) for row in x])
+    single_rows = torch.cat([packed(row[None]) for row in x])
     for rows in (*range(1, 30), 48, 70):
-        assert same_bits(packed(x[:rows]), alone[:rows]), rows
-        assert same_bits(packed(x[-rows:]), alone[-rows:]), rows
+        assert same_bits(packed(x[:rows]), single_rows[:rows]), rows
+        assert same_bits(packed(x[-rows:]), single_rows[-rows:]), rows
 
 
 @needs_kernel
@@ -136,7 +136,7 @@ def test_gated_product_matches_torch(
 ) -> None:
     """SiLU of the outputs' first half times their second half, in one call.
 
-    The next matrix only says what is prefetched and changes no result.
+    The next matrix only determines what is prefetched and changes no result.
     """
     width, depth = 3 * 64, 592
     packed = packed_layer(2 * width, depth, dtype, form)
@@ -172,10 +172,10 @@ def test_kernel_does_not_change_torchs_results() -> None:
     weight, bias = random_layer(512, 256)
     packed = PackedLinear(weight, bias)
     x = torch.randn(40, 256).bfloat16()
-    ours, torchs = packed(x), functional.linear(x, weight)
+    kernel_output, torch_output = packed(x), functional.linear(x, weight)
     for _ in range(3):
-        assert same_bits(functional.linear(x, weight), torchs)
-        assert same_bits(packed(x), ours)
+        assert same_bits(functional.linear(x, weight), torch_output)
+        assert same_bits(packed(x), kernel_output)
 
 
 @needs_kernel
@@ -189,8 +189,8 @@ def test_rounding_to_bfloat16_matches_torch() -> None:
         x = torch.cat([x, torch.tensor([[1e-40, 0]]).bfloat16()])
     x = torch.cat([x, torch.tensor([[torch.nan, 1.0], [torch.inf, -torch.inf]]).bfloat16()])
     expected = (x[:, :1].float() + x[:, 1:].float()).bfloat16()
-    got = PackedLinear(torch.ones(1, 2).bfloat16())(x)
-    torch.testing.assert_close(got, expected, rtol=0, atol=0, equal_nan=True)
+    output = PackedLinear(torch.ones(1, 2).bfloat16())(x)
+    torch.testing.assert_close(output, expected, rtol=0, atol=0, equal_nan=True)
 
 
 @needs_kernel
@@ -220,9 +220,9 @@ def test_copied_layer_does_not_use_the_originals_memory() -> None:
     packed = PackedLinear(weight, bias)
     x = torch.randn(3, 64).bfloat16()
     expected = packed(x)
-    twin = copy.deepcopy(packed)
+    copied = copy.deepcopy(packed)
     packed.packed.zero_()
-    assert same_bits(twin(x), expected)
+    assert same_bits(copied(x), expected)
 
 
 class TiedModel(nn.Module):
@@ -256,7 +256,7 @@ def test_replace_linears_keeps_outputs_and_frees_old_weights() -> None:
 
 
 def test_linear_layers_stay_with_torch_without_llvmlite(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So it is on CPUs without the vector instructions, and on other architectures."""
+    """As on CPUs without the vector instructions, and on other architectures."""
     import draftloop.runtime
 
     monkeypatch.setitem(sys.modules, KERNEL, None)
@@ -264,18 +264,18 @@ def test_linear_layers_stay_with_torch_without_llvmlite(monkeypatch: pytest.Monk
     spec = importlib.util.spec_from_file_location("cpu_linear_alone", cpu_linear.__file__)
     assert spec is not None
     assert spec.loader is not None
-    alone = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(alone)
+    reloaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(reloaded)
     model = TiedModel().bfloat16()
-    assert not alone.available()
-    assert alone.replace_linears(model) == 0
+    assert not reloaded.available()
+    assert reloaded.replace_linears(model) == 0
     assert type(model.head) is nn.Linear
 
 
 def test_packable_reports_what_the_kernel_supports() -> None:
-    here = cpu_linear.UNIT is not None
-    assert packable(torch.zeros(3, 4, dtype=torch.bfloat16)) is here
-    assert packable(torch.zeros(3, 5)) is here
+    available = cpu_linear.UNIT is not None
+    assert packable(torch.zeros(3, 4, dtype=torch.bfloat16)) is available
+    assert packable(torch.zeros(3, 5)) is available
     assert not packable(torch.zeros(3, 5, dtype=torch.bfloat16))
     assert not packable(torch.zeros(3, 4, dtype=torch.float64))
     assert not packable(torch.zeros(3, 4, device="meta"))

@@ -42,11 +42,11 @@ def forward(slot: Slot, committed: int, parents: list[int]) -> Forward:
 
 def visible_rows(planned: Plan, row: int) -> list[int]:
     """The places in the slot that a row sees, in the order of their positions in its text."""
-    seen, known = int(planned.table[SEEN, row]), int(planned.table[PREFIX, row])
-    places = list(range(min(seen, known)))
-    if seen > known:
+    visible_count, prefix_rows = int(planned.table[SEEN, row]), int(planned.table[PREFIX, row])
+    places = list(range(min(visible_count, prefix_rows)))
+    if visible_count > prefix_rows:
         (node,) = (planned.nodes == row).nonzero()[0].tolist()
-        places += planned.paths[node, : seen - known].tolist()
+        places += planned.paths[node, : visible_count - prefix_rows].tolist()
     return places
 
 
@@ -80,24 +80,24 @@ trees = st.integers(0, 12).flatmap(
     prompts=st.lists(st.integers(1, 30), min_size=2, max_size=2),
     committed=st.lists(st.integers(0, 4), min_size=2, max_size=2),
     first=st.lists(trees, min_size=2, max_size=2),
-    more=st.lists(st.integers(ROOT, 5), max_size=5),
+    more_parents=st.lists(st.integers(ROOT, 5), max_size=5),
 )
 def test_row_sees_its_own_text_by_position(
-    prompts: list[int], committed: list[int], first: list[list[int]], more: list[int]
+    prompts: list[int], committed: list[int], first: list[list[int]], more_parents: list[int]
 ) -> None:
     """Prompts, rounds with a draft, and drafts that grow over several forward passes."""
     cache = empty_cache()
     slots = [cache.acquire(WIDTH) for _ in prompts]
     batch = lay_out([forward(slot, count, []) for slot, count in zip(slots, prompts, strict=True)])
     require_rows_match(batch, plan(batch, WIDTH))
-    wishes = zip(slots, committed, first, strict=True)
-    rounds = [forward(*wish) for wish in wishes if wish[1] or wish[2]]
+    calls = zip(slots, committed, first, strict=True)
+    rounds = [forward(*arguments) for arguments in calls if arguments[1] or arguments[2]]
     if rounds:
         batch = lay_out(rounds)
         require_rows_match(batch, plan(batch, WIDTH))
-    grown = [min(parent, slots[0].pending - 1) for parent in more]
-    if grown:
-        batch = lay_out([forward(slots[0], 0, grown)])
+    parents = [min(parent, slots[0].pending - 1) for parent in more_parents]
+    if parents:
+        batch = lay_out([forward(slots[0], 0, parents)])
         require_rows_match(batch, plan(batch, WIDTH))
 
 
@@ -138,7 +138,7 @@ class Event:
         self._device = device
 
     def synchronize(self) -> None:
-        """Returns at once."""
+        """Returns immediately."""
 
 
 def test_tables_are_sent_to_the_models_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,17 +147,17 @@ def test_tables_are_sent_to_the_models_gpu(monkeypatch: pytest.MonkeyPatch) -> N
     threads = first
     zeros = torch.zeros
 
-    def unpinned(*given: Any, pin_memory: bool, **more: Any) -> Tensor:
+    def unpinned(*shape: Any, pin_memory: bool, **options: Any) -> Tensor:
         assert pin_memory
-        return zeros(*given, **more)
+        return zeros(*shape, **options)
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: Stream(device or threads))
     monkeypatch.setattr(torch, "zeros", unpinned)
-    up = torch.empty(4, dtype=torch.int32)
-    like = SimpleNamespace(is_cuda=True, device=second, shape=up.shape, dtype=up.dtype)
+    target = torch.empty(4, dtype=torch.int32)
+    like = SimpleNamespace(is_cuda=True, device=second, shape=target.shape, dtype=target.dtype)
     host = _Host(cast(Tensor, like))
     for threads in (first, second):
         host.free()[:] = threads.index + 5
-        host.send(up, 4)
-        assert up.tolist() == [threads.index + 5] * 4
+        host.send(target, 4)
+        assert target.tolist() == [threads.index + 5] * 4

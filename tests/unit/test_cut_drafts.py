@@ -46,7 +46,7 @@ class Drafter:
     def __init__(self, source: TokenSource = MODEL) -> None:
         self.tree = DraftTree.chain(range(1, 9), source, [0.9] * 4 + [0.3] * 4)
 
-    async def propose(self, committed: Sequence[int], *said: object) -> Draft:
+    async def propose(self, committed: Sequence[int], *_args: object) -> Draft:
         return Draft(tree=self.tree, committed_length=len(committed), end=DraftEnd.DEPTH)
 
 
@@ -68,7 +68,7 @@ def propose_draft(prices: Controller, *, phrases: bool = False) -> Draft:
         gain,
         drafter=drafter,
         costs=cost_line(()),
-        tokens_left=lambda held: 100 - held,
+        tokens_left=lambda held_tokens: 100 - held_tokens,
     )
     drafting = ModelDrafting(
         CopyingSource() if phrases else None, None, choice,  # type: ignore[arg-type]
@@ -84,17 +84,17 @@ def test_nodes_beyond_a_step_of_the_cost_curve_are_cut(phrases: bool) -> None:
     assert draft.proposed == {COPIED if phrases else MODEL: 8}
 
 
-@pytest.mark.parametrize("said", [{"fixed": True}, {"whole": True}])
-def test_draft_size_set_by_the_request_is_kept(said: dict[str, bool]) -> None:
-    draft = propose_draft(controller(**said))
+@pytest.mark.parametrize("options", [{"fixed": True}, {"whole": True}])
+def test_draft_size_set_by_the_request_is_kept(options: dict[str, bool]) -> None:
+    draft = propose_draft(controller(**options))
     assert draft.tree == Drafter().tree and draft.end is DraftEnd.DEPTH
 
 
 def test_hopeless_nodes_are_kept_when_the_draft_is_taken_whole() -> None:
     """A window of `lookahead` needs all of its nodes."""
-    hopeless = DraftTree.chain([1, 2], TokenSource.LOOKAHEAD, [0.0, 0.0])
-    assert controller(whole=True).select(hopeless).tree == hopeless
-    assert controller().select(hopeless).tree == EMPTY_TREE
+    tree = DraftTree.chain([1, 2], TokenSource.LOOKAHEAD, [0.0, 0.0])
+    assert controller(whole=True).select(tree).tree == tree
+    assert controller().select(tree).tree == EMPTY_TREE
 
 
 def test_drafts_without_a_model_are_cut_too() -> None:

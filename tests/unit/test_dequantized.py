@@ -34,13 +34,13 @@ every_kind = pytest.mark.parametrize("kind", [kind_parameter(name) for name in K
 def test_weights_are_dequantized_exactly(kind: Kind, dtype: str, tmp_path: Path) -> None:
     weights = save_quantized(tmp_path, kind)
     plain = save_plain(tmp_path / "plain", kind, weights)
-    found, expected = (
+    actual, expected = (
         load_network(ModelOptions(folder=folder, dtype=dtype), torch.device("cpu")).state_dict()
         for folder in (tmp_path, plain)
     )
-    assert found.keys() == expected.keys()
+    assert actual.keys() == expected.keys()
     for name, weight in expected.items():
-        assert (found[name].dtype, True) == (weight.dtype, torch.equal(found[name], weight)), name
+        assert (actual[name].dtype, True) == (weight.dtype, torch.equal(actual[name], weight)), name
 
 
 @every_kind
@@ -53,8 +53,8 @@ def test_dequantized_model_is_served_like_any_other(
     info = load_model(tmp_path, quantization=quantization).info()
     assert info.quantization == quantization
     assert info.model_fingerprint == model_fingerprint(tmp_path)
-    told = capfd.readouterr()
-    assert "weights were dequantized" in told.out + told.err
+    output = capfd.readouterr()
+    assert "weights were dequantized" in output.out + output.err
     assert info.parameters == sum(weight.numel() for weight in expected.values())
 
 
@@ -78,7 +78,7 @@ def test_damaged_file_is_reported_in_one_line(kind: Kind, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("said", "complaint"),
+    ("config", "complaint"),
     [
         ({"quant_method": "bitsandbytes"}, "by bitsandbytes, which is not read; .* one of fp8, "),
         ({"quant_method": "gptq", "bits": 3}, "must say 2, 4 or 8 bits; got 3"),
@@ -86,9 +86,9 @@ def test_damaged_file_is_reported_in_one_line(kind: Kind, tmp_path: Path) -> Non
     ],
 )
 def test_unsupported_quantization_is_named(
-    said: dict[str, Any], complaint: str, tmp_path: Path
+    config: dict[str, Any], complaint: str, tmp_path: Path
 ) -> None:
-    save_quantized(tmp_path, dataclasses.replace(KINDS["fp8"], said=said))
+    save_quantized(tmp_path, dataclasses.replace(KINDS["fp8"], said=config))
     with pytest.raises(StartupFailure, match=f"^model: .*{complaint}"):
         load_model(tmp_path)
 

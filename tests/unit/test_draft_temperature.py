@@ -66,7 +66,7 @@ def test_draft_temperature_is_a_drafter_setting(
     assert DrafterSettings().draft_temperature == DRAFT_TEMPERATURE
     monkeypatch.setenv("DRAFTLOOP_DRAFTER_DRAFT_TEMPERATURE", "1")
     assert DrafterSettings().draft_temperature == 1
-    for wrong in ("0", "1.5", "-1", "nan", "cold"):
-        monkeypatch.setenv("DRAFTLOOP_DRAFTER_DRAFT_TEMPERATURE", wrong)
+    for invalid in ("0", "1.5", "-1", "nan", "cold"):
+        monkeypatch.setenv("DRAFTLOOP_DRAFTER_DRAFT_TEMPERATURE", invalid)
         with pytest.raises(ValidationError, match="draft_temperature"):
             DrafterSettings()

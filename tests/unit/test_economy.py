@@ -37,13 +37,13 @@ def test_first_forward_does_not_affect_the_time_of_later_ones() -> None:
 
 def test_late_forward_does_not_stop_later_ones_for_good() -> None:
     """A forward that does not pay is not run, so only time can correct its estimated cost."""
-    economy, asked = Economy(first_forward_s=0.001), budget(tokens_per_second=400.0)
+    economy, draft_budget = Economy(first_forward_s=0.001), budget(tokens_per_second=400.0)
     economy.observe(0.4, 0.6)
-    assert economy.pays(1.0, asked)
+    assert economy.pays(1.0, draft_budget)
     for _ in range(20):
         economy.observe(0.4, 0.6)
-    assert not economy.pays(1.0, asked)
+    assert not economy.pays(1.0, draft_budget)
     refused = 0
-    while not economy.pays(1.0, asked):
+    while not economy.pays(1.0, draft_budget):
         refused += 1
     assert 100 < refused < 2000

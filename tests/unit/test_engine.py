@@ -54,22 +54,22 @@ def test_waiting_tasks_share_a_forward_pass(engine: Engine) -> None:
 
 def test_time_spent_on_other_prompts_is_reported(engine: Engine) -> None:
     """The time that others' prompts take of its forward pass and of the wait before it."""
-    model, prompt, beside, behind = FakeModel(), *(ServiceTimings() for _ in range(3))
+    model, prompt, second_prompt, waiting = FakeModel(), *(ServiceTimings() for _ in range(3))
     gate = Gate(engine)
     tokens, rows = 3 * ROUND_TOKENS, 3 * ROUND_TOKENS + 1
     first = engine.submit(run_forwards(model, 1, "a", tokens=tokens), prompt)
-    second = engine.submit(task_submitting_another(model, engine, behind), beside)
+    second = engine.submit(task_submitting_another(model, engine, waiting), second_prompt)
     gate.open()
     first.result(WAIT_S)
     second.result(WAIT_S).result(WAIT_S)
-    for timings in (prompt, beside):
+    for timings in (prompt, second_prompt):
         assert (timings.batch_size, timings.prompts) == (2, 1)
         assert (timings.batch_rows, timings.prompt_rows) == (rows, tokens)
     assert prompt.prompts_ns == 0
-    assert 0 < beside.prompts_ns <= beside.forward_ns
-    assert (behind.batch_rows, behind.prompt_rows, behind.prompts) == (1, 0, 0)
-    assert 0 < behind.prompts_ns <= behind.queue_ns
-    assert all(timings.is_shared for timings in (prompt, beside, behind))
+    assert 0 < second_prompt.prompts_ns <= second_prompt.forward_ns
+    assert (waiting.batch_rows, waiting.prompt_rows, waiting.prompts) == (1, 0, 0)
+    assert 0 < waiting.prompts_ns <= waiting.queue_ns
+    assert all(timings.is_shared for timings in (prompt, second_prompt, waiting))
 
 
 def task_submitting_another(
@@ -81,14 +81,14 @@ def task_submitting_another(
 
 
 def test_models_alternate(engine: Engine) -> None:
-    one, other = FakeModel(), FakeModel()
+    first, second = FakeModel(), FakeModel()
     gate = Gate(engine)
-    futures = [engine.submit(run_forwards(model, 3)) for model in (one, other, one)]
+    futures = [engine.submit(run_forwards(model, 3)) for model in (first, second, first)]
     gate.open()
     for future in futures:
         future.result(WAIT_S)
-    assert [len(batch) for batch in one.batches] == [2] * 3
-    assert [len(batch) for batch in other.batches] == [1] * 3
+    assert [len(batch) for batch in first.batches] == [2] * 3
+    assert [len(batch) for batch in second.batches] == [1] * 3
 
 
 def test_full_step_starves_no_task(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,11 +116,11 @@ def test_rounds_continue_while_prompts_run_in_sequence(engine: Engine) -> None:
     assert engine.forwards == 4
 
 
-def waiting_job(name: str, seconds: float, left: int) -> Job:
-    """A prompt with `left` tokens left, which has waited for `seconds`."""
+def waiting_job(name: str, seconds: float, tokens_left: int) -> Job:
+    """A prompt with `tokens_left` tokens left, which has waited for `seconds`."""
     model, submitted_ns = FakeModel(), time.perf_counter_ns() - round(seconds * 1e9)
     job = Job(run_forwards(model, 1), Future(), ServiceTimings(), submitted_ns)
-    job.wish = dataclasses.replace(forward_of(model, 64, name), left=left)
+    job.wish = dataclasses.replace(forward_of(model, 64, name), left=tokens_left)
     return job
 
 
@@ -175,17 +175,17 @@ def test_cancelled_task_runs_no_further_forward(engine: Engine) -> None:
 
 
 def test_failed_forward_fails_only_its_own_sessions(engine: Engine) -> None:
-    bad, good = FakeModel(), FakeModel()
-    bad.failure = RuntimeError("out of memory")
+    failing_model, working_model = FakeModel(), FakeModel()
+    failing_model.failure = RuntimeError("out of memory")
     gate = Gate(engine)
-    failing = [engine.submit(run_forwards(bad, 1)) for _ in range(2)]
-    living = engine.submit(run_forwards(good, 3, "alive"))
+    failing = [engine.submit(run_forwards(failing_model, 1)) for _ in range(2)]
+    working = engine.submit(run_forwards(working_model, 3, "alive"))
     gate.open()
     for future in failing:
         with pytest.raises(RuntimeError, match="out of memory"):
             future.result(WAIT_S)
-    assert living.result(WAIT_S) == "alive"
-    assert engine.submit(run_forwards(good, 1, "later")).result(WAIT_S) == "later"
+    assert working.result(WAIT_S) == "alive"
+    assert engine.submit(run_forwards(working_model, 1, "later")).result(WAIT_S) == "later"
 
 
 def test_engine_survives_failing_tasks_and_clean_ups(engine: Engine) -> None:
@@ -245,10 +245,10 @@ async def test_awaited_returns_or_raises_the_tasks_outcome(engine: Engine) -> No
 
 
 async def test_task_cancelled_before_its_start_is_not_started(engine: Engine) -> None:
-    begun = threading.Event()
+    started = threading.Event()
 
     def begin() -> Task[None]:
-        begun.set()
+        started.set()
         yield from ()
 
     async def wait() -> None:
@@ -262,7 +262,7 @@ async def test_task_cancelled_before_its_start_is_not_started(engine: Engine) ->
         await waiting
     gate.open()
     assert await engine.submit_awaitable(run_forwards(FakeModel(), 0, "next")) == "next"
-    assert not begun.is_set()
+    assert not started.is_set()
 
 
 async def test_error_of_a_cancelled_awaiter_is_not_reported(engine: Engine) -> None:
@@ -271,14 +271,14 @@ async def test_error_of_a_cancelled_awaiter_is_not_reported(engine: Engine) -> N
         raise KeyError("inside")
 
     reported: list[object] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, said: reported.append(said))
-    lost, given_up = engine.submit_awaitable(failing()), engine.submit_awaitable(failing())
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    dropped, cancelled = engine.submit_awaitable(failing()), engine.submit_awaitable(failing())
     assert await engine.submit_awaitable(run_forwards(FakeModel(), 0, "next")) == "next"
-    given_up.cancel()
-    del given_up
+    cancelled.cancel()
+    del cancelled
     gc.collect()
     assert not reported
-    del lost
+    del dropped
     gc.collect()
     assert len(reported) == 1
 
@@ -286,17 +286,17 @@ async def test_error_of_a_cancelled_awaiter_is_not_reported(engine: Engine) -> N
 def test_engine_stops_despite_a_hanging_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise nothing could end its process."""
     monkeypatch.setattr(engine_module, "MAX_STOP_S", 0.05)
-    engine, ended, begun = Engine(), threading.Event(), threading.Event()
+    engine, released, started = Engine(), threading.Event(), threading.Event()
 
     def hang() -> None:
-        begun.set()
-        ended.wait(WAIT_S)
+        started.set()
+        released.wait(WAIT_S)
 
     hanging = engine.call(hang)
-    assert begun.wait(WAIT_S)
+    assert started.wait(WAIT_S)
     engine.stop()
     assert not hanging.done()
-    ended.set()
+    released.set()
     hanging.result(WAIT_S)
 
 
@@ -310,5 +310,5 @@ def test_result_for_a_closed_event_loop_raises_no_error() -> None:
     async def make() -> Awaited[str]:
         return Awaited()
 
-    left = asyncio.run(make())
-    left.set_result("to nobody")
+    future = asyncio.run(make())
+    future.set_result("to nobody")

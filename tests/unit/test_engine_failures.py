@@ -26,8 +26,8 @@ class EndRecorder:
     def __init__(self) -> None:
         self.ends: list[tuple[str, int]] = []
 
-    def __call__(self, error: BaseException, in_a_row: int) -> None:
-        self.ends.append((str(error), in_a_row))
+    def __call__(self, error: BaseException, consecutive: int) -> None:
+        self.ends.append((str(error), consecutive))
 
 
 @pytest.fixture
@@ -68,26 +68,26 @@ def test_consecutive_failed_forwards_end_the_engine(
 
 def test_unservable_requests_do_not_end_the_engine() -> None:
     """A forward of no request distinguishes bad requests from a service that can run nothing."""
-    broken, tried = EndRecorder(), FakeModel()
+    end_recorder, model = EndRecorder(), FakeModel()
 
-    def tries() -> None:
-        tried.forward([forward_of(tried)])
+    def run_trial_forward() -> None:
+        model.forward([forward_of(model)])
 
-    ruin = Ruin(broken, tries)
+    ruin = Ruin(end_recorder, run_trial_forward)
     for _ in range(3 * MAX_CONSECUTIVE_FAILURES):
         ruin.record_failure(RuntimeError("this one only"))
-    assert len(tried.batches) == 3 and not broken.ends
-    tried.failure = torch.OutOfMemoryError("full")
+    assert len(model.batches) == 3 and not end_recorder.ends
+    model.failure = torch.OutOfMemoryError("full")
     for _ in range(MAX_CONSECUTIVE_FAILURES):
         ruin.record_failure(RuntimeError("this one only"))
-    assert not broken.ends
-    tried.failure = Overloaded("all slots are held")  # held by the one whose forward fails, too
+    assert not end_recorder.ends
+    model.failure = Overloaded("all slots are held")  # held by the one whose forward fails, too
     for _ in range(MAX_CONSECUTIVE_FAILURES):
         ruin.record_failure(RuntimeError("this one only"))
-    assert not broken.ends
-    tried.failure = RuntimeError("any")
+    assert not end_recorder.ends
+    model.failure = RuntimeError("any")
     ruin.record_failure(RuntimeError("everybody's"))
-    assert broken.ends == [("everybody's", 2 * MAX_CONSECUTIVE_FAILURES + 1)]
+    assert end_recorder.ends == [("everybody's", 2 * MAX_CONSECUTIVE_FAILURES + 1)]
 
 
 def cpu_out_of_memory_error() -> Exception:
@@ -126,7 +126,7 @@ def test_device_error_ends_the_engine_at_once(
     with pytest.raises(torch.AcceleratorError):
         ending_engine.call(chooses).result(WAIT_S)
     ending_engine.call(lambda: None).result(WAIT_S)
-    assert [in_a_row for _, in_a_row in end_recorder.ends] == [1, 2]
+    assert [consecutive for _, consecutive in end_recorder.ends] == [1, 2]
     full: Any = torch.AcceleratorError("out of memory")
     full.error_code = OUT_OF_MEMORY
     fail_forward(ending_engine, FakeModel(), full)
@@ -149,14 +149,14 @@ def test_device_error_while_copying_fails_one_session(
 
     model = FakeModel()
     gate = Gate(ending_engine)
-    beside, failed = (
+    unaffected, failed = (
         ending_engine.submit(run_forwards(model, 1)),
         ending_engine.submit(renewing_task(model, failing)),
     )
     gate.open()
     with pytest.raises(torch.AcceleratorError, match="an illegal memory access"):
         failed.result(WAIT_S)
-    beside.result(WAIT_S)
+    unaffected.result(WAIT_S)
     assert [message for message, _ in end_recorder.ends] == ["an illegal memory access"]
 
 
@@ -165,21 +165,21 @@ class Panic(BaseException):
 
 
 def test_panic_fails_only_its_session(ending_engine: Engine, end_recorder: EndRecorder) -> None:
-    def panics() -> Task[None]:
+    def panicking_task() -> Task[None]:
         yield forward_of(FakeModel())
         raise Panic("index out of bounds")
 
-    def panics_again() -> Task[None]:
+    def task_panicking_in_cleanup() -> Task[None]:
         try:
             yield forward_of(FakeModel())
         finally:
             raise Panic("index out of bounds")
 
     with pytest.raises(RuntimeError, match="Panic: index out of bounds"):
-        ending_engine.submit(panics()).result(WAIT_S)
+        ending_engine.submit(panicking_task()).result(WAIT_S)
     gate = Gate(ending_engine)
-    fails_beside, model = ending_engine.submit(panics_again()), FakeModel()
-    fails_beside.cancel()
+    cancelled, model = ending_engine.submit(task_panicking_in_cleanup()), FakeModel()
+    cancelled.cancel()
     gate.open()
     assert ending_engine.submit(run_forwards(model, 2, "next")).result(WAIT_S) == "next"
     assert not end_recorder.ends
@@ -190,12 +190,12 @@ def test_failed_engine_raises_unavailable_to_waiting_tasks(end_recorder: EndReco
     engine, model = Engine(ruin=Ruin(end_recorder)), FakeModel()
     model.failure = cast(Exception, Panic("poisoned"))
     gate = Gate(engine)
-    other = engine.submit(run_forwards(FakeModel(), 1))
+    waiting = engine.submit(run_forwards(FakeModel(), 1))
     first = engine.submit(run_forwards(model, 1))
     gate.open()
     with pytest.raises(Unavailable, match="the engine has failed"):
         first.result(WAIT_S)
-    other.result(WAIT_S)
+    waiting.result(WAIT_S)
     assert end_recorder.ends == [("poisoned", 0)]
     with pytest.raises(Unavailable):
         engine.submit(run_forwards(FakeModel(), 1)).result(WAIT_S)

@@ -62,9 +62,9 @@ def test_unknown_flags_are_reported_without_usage(
             KINDS[role].from_command_line(list(flags))
         return str(caught.value)
 
-    listen = "--listne: unknown flag; the nearest that is known is --listen"
-    assert refusal("--listne", "x") == refusal("--listne=x") == listen
-    assert refusal("--listne", "x", "--foo") == f"{listen}\n--foo: unknown flag"
+    message = "--listne: unknown flag; the nearest that is known is --listen"
+    assert refusal("--listne", "x") == refusal("--listne=x") == message
+    assert refusal("--listne", "x", "--foo") == f"{message}\n--foo: unknown flag"
     assert refusal("--listen") == "argument --listen: expected one argument"
     assert refusal("x") == "unrecognized arguments: x"
     assert capsys.readouterr().err == ""

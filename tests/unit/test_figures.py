@@ -28,7 +28,7 @@ OTHER = dataclasses.replace(
 
 def test_every_figure_is_summed() -> None:
     """Proposed nodes and expected acceptances of several choices used to be left out."""
-    before, total = copy.deepcopy(ONE), ONE + OTHER
+    original, total = copy.deepcopy(ONE), ONE + OTHER
     assert total == SpeculationFigures(
         rounds=2, draft_tokens=4, accepted_tokens=6, round_tokens=8, draft_forwards=10,
         fallback_rounds=12, phrase_rounds=14, reopened_sessions=16, accepted_per_position=[29, 30],
@@ -38,7 +38,7 @@ def test_every_figure_is_summed() -> None:
         expected_by_source=defaultdict(float, {PHRASE: 0.75, MODEL: 1.5}),
         ends=Counter({DraftEnd.TEXT: 28}),
     )  # fmt: skip
-    assert before == ONE
+    assert original == ONE
     assert SpeculationFigures() + ONE == ONE
 
 
@@ -53,11 +53,11 @@ def test_tokens_accepted_after_the_end_of_the_text_are_not_counted() -> None:
     assert figures.accepted_by_source == {PHRASE: 1, MODEL: 1}
 
 
-def generation(figures: SpeculationFigures, most: int | None = None) -> Any:
+def generation(figures: SpeculationFigures, max_draft_tokens: int | None = None) -> Any:
     """A generation with only what HTTP reports."""
     request = SimpleNamespace(
         strategy="fused",
-        speculation=SimpleNamespace(max_draft_tokens=most),
+        speculation=SimpleNamespace(max_draft_tokens=max_draft_tokens),
         sampling=SimpleNamespace(seed=1),
     )
     return SimpleNamespace(
@@ -70,8 +70,8 @@ def test_http_metrics_report_proposed_and_expected_tokens_by_source() -> None:
     tree = DraftTree((5, 6), (-1, 0), (0.5, 0.5), (PHRASE, PHRASE))
     draft = Draft(tree=tree, committed_length=1, proposed={PHRASE: 3, MODEL: 4})
     figures.observe(draft, Verdict((0,), (5, 7), 5, (7, 8)), emitted=2)
-    one = generation(figures)
-    assert metrics([one, one], 64)["speculative_decoding"]["sources"] == {
+    choice = generation(figures)
+    assert metrics([choice, choice], 64)["speculative_decoding"]["sources"] == {
         "draft_model": {
             "num_proposed_tokens": 8, "num_draft_tokens": 0, "num_accepted_draft_tokens": 0,
             "num_expected_tokens": 0.0,
@@ -89,9 +89,9 @@ def test_acceptance_histogram_has_an_entry_per_draft_length() -> None:
     tree = DraftTree((5, 6), (-1, 0), (0.5, 0.5), (PHRASE, PHRASE))
     verdict = Verdict((0,), (5, 7), 5, (7, 8))
     figures.observe(Draft(tree=tree, committed_length=1), verdict, emitted=2)
-    for most, expected in ((None, [0, 1, 0, 0, 0]), (2, [0, 1, 0])):
-        told = metrics([generation(figures, most)], 4)["speculative_decoding"]
-        assert told["acceptance_histogram"] == expected
-        assert told["num_spec_tokens"] == len(expected) - 1
+    for max_draft_tokens, expected in ((None, [0, 1, 0, 0, 0]), (2, [0, 1, 0])):
+        reported = metrics([generation(figures, max_draft_tokens)], 4)["speculative_decoding"]
+        assert reported["acceptance_histogram"] == expected
+        assert reported["num_spec_tokens"] == len(expected) - 1
     none = metrics([generation(SpeculationFigures())], 4)["speculative_decoding"]
     assert none["acceptance_histogram"] == [0] * 5

@@ -29,12 +29,12 @@ def nucleus(logits: torch.Tensor, top_p: float) -> list[int]:
     """
     weights = (logits.double() - logits.max()).exp().tolist()
     order = sorted(range(len(weights)), key=lambda token: (-weights[token], token))
-    wanted = top_p * sum(weights)
+    target = top_p * sum(weights)
     kept: list[int] = []
     total = 0.0
     for token in order:
-        assume(total == wanted or abs(total - wanted) > ROUNDING * wanted)
-        if total >= wanted and kept:
+        assume(total == target or abs(total - target) > ROUNDING * target)
+        if total >= target and kept:
             break
         kept.append(token)
         total += weights[token]
@@ -57,10 +57,10 @@ def test_top_p_keeps_the_nucleus(
     if coarse:
         logits = logits.bfloat16().float()
     kept = filtered(logits, SamplingParameters(temperature=1.0, top_p=top_p))
-    for row, left in zip(logits, kept, strict=True):
-        stay = left.isfinite().nonzero().flatten().tolist()
-        assert stay == nucleus(row, top_p)
-        assert torch.equal(left[stay], row[stay])
+    for row, filtered_row in zip(logits, kept, strict=True):
+        kept_tokens = filtered_row.isfinite().nonzero().flatten().tolist()
+        assert kept_tokens == nucleus(row, top_p)
+        assert torch.equal(filtered_row[kept_tokens], row[kept_tokens])
 
 
 @pytest.mark.parametrize("top_p", [0.9999999, 1 - 2**-24])
@@ -97,16 +97,16 @@ def test_rows_with_nan_or_infinity_are_not_filtered(cut: dict[str, Any]) -> None
     ids=str,
 )
 def test_torch_filters_match_the_compiled_ones(cut: dict[str, Any]) -> None:
-    """A GPU filters so; rows with NaN or infinity included, and every row by itself."""
+    """The filters of GPUs, also for rows with NaN or infinity, and for single rows."""
     logits = torch.randn(9, 1000, generator=torch.Generator().manual_seed(3)) * 3
     logits[1] = torch.nan
     logits[2, 999] = torch.inf
     parameters = SamplingParameters(temperature=0.8, **cut)
-    outside = _outside(logits, parameters)
-    kept = logits.masked_fill(outside, EXCLUDED)
+    excluded = _outside(logits, parameters)
+    kept = logits.masked_fill(excluded, EXCLUDED)
     torch.testing.assert_close(kept, filtered(logits, parameters), rtol=0, atol=0, equal_nan=True)
     for row in range(len(logits)):
-        assert torch.equal(_outside(logits[row : row + 1], parameters), outside[row : row + 1])
+        assert torch.equal(_outside(logits[row : row + 1], parameters), excluded[row : row + 1])
 
 
 @pytest.mark.parametrize("cut", [{"top_k": 3}, {"top_p": 0.5}, {"min_p": 0.1}])

@@ -38,16 +38,16 @@ class ModelPair:
 
     def check(self, logits: Tensor, text: Sequence[int]) -> None:
         """Asserts that the row is transformers' after `text`."""
-        torch.testing.assert_close(logits, self.says(text)[-1], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(logits, self.reference_logits(text)[-1], rtol=1e-4, atol=1e-4)
 
-    def says(self, text: Sequence[int]) -> Tensor:
+    def reference_logits(self, text: Sequence[int]) -> Tensor:
         """[tokens, vocabulary]: transformers' logits after every token of the text."""
         with torch.inference_mode():
             logits: Tensor = self.network(torch.tensor([list(text)]), use_cache=False).logits[0]
         return logits
 
-    def run(self, slot: Slot, committed: Sequence[int], **more: Any) -> Tensor:
-        return self.model.forward([Forward(self.model, slot, committed, **more)])[0]
+    def run(self, slot: Slot, committed: Sequence[int], **nodes: Any) -> Tensor:
+        return self.model.forward([Forward(self.model, slot, committed, **nodes)])[0]
 
 
 @pytest.fixture(scope="module", params=list(FAMILIES))
@@ -69,9 +69,9 @@ def large_draft_pair(tmp_path_factory: pytest.TempPathFactory) -> ModelPair:
 
 @pytest.fixture
 def slot(any_pair: ModelPair) -> Iterator[Slot]:
-    held = any_pair.model.acquire()
-    yield held
-    any_pair.model.cache.release(held)
+    acquired = any_pair.model.acquire()
+    yield acquired
+    any_pair.model.cache.release(acquired)
 
 
 def path_nodes(parents: Sequence[int], node: int) -> list[int]:
@@ -141,14 +141,17 @@ def test_logits_of_trees_of_any_shape_match_plain_text(
             nodes = tokens[first:stop], parents[first:stop]
             forwards = [Forward(large_draft_pair.model, held, [] if first else PROMPT, *nodes)]
             forwards[0].logits_from = 0 if first else len(PROMPT) - 1
-            beside = [] if alone else [Forward(large_draft_pair.model, other, [3, 4])]
-            rows.append(large_draft_pair.model.forward([*forwards, *beside])[0])
-    said = torch.cat(rows)[1:]
+            other_forwards = [] if alone else [Forward(large_draft_pair.model, other, [3, 4])]
+            rows.append(large_draft_pair.model.forward([*forwards, *other_forwards])[0])
+    logits = torch.cat(rows)[1:]
     for leaf in set(range(len(tokens))) - set(parents):
         path = path_nodes(parents, leaf)
         text = [*PROMPT, *(tokens[node] for node in path)]
         torch.testing.assert_close(
-            said[path], large_draft_pair.says(text)[len(PROMPT) :], rtol=1e-4, atol=1e-4
+            logits[path],
+            large_draft_pair.reference_logits(text)[len(PROMPT) :],
+            rtol=1e-4,
+            atol=1e-4,
         )
     for slot in (held, other):
         large_draft_pair.model.cache.release(slot)
@@ -203,8 +206,8 @@ def test_prefill_in_chunks_leaves_the_last_tokens(any_pair: ModelPair, slot: Slo
 
 def test_whole_prefill_leaves_only_the_last_token(any_pair: ModelPair, slot: Slot) -> None:
     text = [*PROMPT, *range(10, 20)]
-    whole = prefill(any_pair.model, slot, text, chunk_tokens=9, whole=True)
-    assert run_task(any_pair.model, whole) == -(-(len(text) - 1) // 9)
+    prefill_task = prefill(any_pair.model, slot, text, chunk_tokens=9, whole=True)
+    assert run_task(any_pair.model, prefill_task) == -(-(len(text) - 1) // 9)
     assert slot.length == len(text) - 1
     any_pair.check(any_pair.run(slot, text[-1:])[-1], text)
 
@@ -237,8 +240,8 @@ def test_sessions_in_one_forward_are_isolated(llama: ModelPair) -> None:
         llama.check(row, [*texts[0], *branch])
     for row, branch in zip(last, ([], [8]), strict=True):
         llama.check(row, [*texts[2], *branch])
-    for held in slots:
-        llama.model.cache.release(held)
+    for acquired in slots:
+        llama.model.cache.release(acquired)
 
 
 def test_failed_forward_keeps_the_committed_rows(
@@ -268,18 +271,18 @@ def test_torch_attention_with_a_mask_runs_in_parts(
     rows: list[int] = []
     attention = functional.scaled_dot_product_attention
 
-    def counted(query: Tensor, *given: Any, **more: Any) -> Tensor:
+    def counted(query: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         rows.append(query.shape[2])
-        return attention(query, *given, **more)
+        return attention(query, *args, **kwargs)
 
     monkeypatch.setattr(functional, "scaled_dot_product_attention", counted)
     monkeypatch.setattr(tree_attention, "MAX_SCORES_OF_TORCH", 4 * len(PROMPT) * 4)
-    held = pair.model.acquire()
-    pair.run(held, PROMPT[:4])
-    said = pair.run(held, PROMPT[4:-1], node_token_ids=PROMPT[-1:], node_parents=[ROOT])
+    acquired = pair.model.acquire()
+    pair.run(acquired, PROMPT[:4])
+    logits = pair.run(acquired, PROMPT[4:-1], node_token_ids=PROMPT[-1:], node_parents=[ROOT])
     assert rows == [4] * 2 + [4, 4, 1] * 2  # in two layers each
-    for row in range(len(said)):
-        pair.check(said[row], PROMPT[: 5 + row])
+    for row in range(len(logits)):
+        pair.check(logits[row], PROMPT[: 5 + row])
 
 
 @pytest.mark.parametrize("kind", ["gemma2 by torch", "gpt_oss by torch"])
@@ -289,14 +292,14 @@ def test_size_of_attention_score_matrices_is_bounded(
     """Attention takes as many rows at a time as fit, with the same logits."""
     pair = ModelPair(save_model(tmp_path, FAMILIES[kind]))
     monkeypatch.setattr(tree_attention, "MAX_SCORES", 4 * len(PROMPT) * 3)
-    held = pair.model.acquire()
+    acquired = pair.model.acquire()
     sizes: list[int] = []
     weights = Scoring.weights
 
-    def counted(self: Scoring, products: Tensor, seen: Tensor) -> Tensor:
+    def counted(self: Scoring, products: Tensor, visible: Tensor) -> Tensor:
         sizes.append(products.numel())
-        return weights(self, products, seen)
+        return weights(self, products, visible)
 
     monkeypatch.setattr(Scoring, "weights", counted)
-    pair.check(pair.run(held, PROMPT)[-1], PROMPT)
+    pair.check(pair.run(acquired, PROMPT)[-1], PROMPT)
     assert len(sizes) > 2 and max(sizes) <= 4 * len(PROMPT) * 3

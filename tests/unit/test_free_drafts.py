@@ -45,7 +45,9 @@ class FixedSource:
     def propose(self, committed: Sequence[int], budget: DraftBudget) -> DraftTree:
         return self._tree
 
-    def observe(self, committed: Sequence[int], new: int, draft: DraftTree, said: Verdict) -> None:
+    def observe(
+        self, committed: Sequence[int], new: int, draft: DraftTree, verdict: Verdict
+    ) -> None:
         raise AssertionError("nothing was judged")
 
 
@@ -82,25 +84,25 @@ def test_drafter_is_asked_only_if_it_exceeds_the_phrases() -> None:
     choice, figures = NeverAsks(), SpeculationFigures()
     cost = VerifyCost((CostPoint(1, 1000), CostPoint(16, 1500)))
     controller = Controller(max_nodes=8, verify_cost=cost)
-    unsure = dataclasses.replace(CHAIN, estimates=(0.3, 0.5))
+    uncertain = dataclasses.replace(CHAIN, estimates=(0.3, 0.5))
     drafting = ModelDrafting(
-        FixedSource(unsure), None, choice,  # type: ignore[arg-type]
+        FixedSource(uncertain), None, choice,  # type: ignore[arg-type]
         controller=controller, figures=figures, always_offers=True,
     )  # fmt: skip
     budget = DraftBudget(max_nodes=8, max_depth=8)
     draft = asyncio.run(drafting.propose([1], None, budget))
-    assert draft.tree == unsure and figures.phrase_rounds == 1
+    assert draft.tree == uncertain and figures.phrase_rounds == 1
     assert choice.offer.tokens == pytest.approx(0.45) and choice.offer.nodes == 2
 
 
 def test_drafter_receives_only_verdicts_on_its_own_drafts() -> None:
-    heard: list[Verdict | None] = []
+    received: list[Verdict | None] = []
 
     class Drafter:
         async def propose(
             self, committed: Sequence[int], verdict: Verdict | None, budget: DraftBudget
         ) -> Draft:
-            heard.append(verdict)
+            received.append(verdict)
             return Draft(tree=CHAIN, committed_length=len(committed))
 
     class Now(UncutChoice):
@@ -116,15 +118,15 @@ def test_drafter_receives_only_verdicts_on_its_own_drafts() -> None:
         controller=Controller(max_nodes=8, verify_cost=cost),
         figures=SpeculationFigures(), always_offers=False,
     )  # fmt: skip
-    said = [None, *(Verdict((), (token,), token) for token in (1, 2, 3))]
-    for verdict in said:
+    verdicts = [None, *(Verdict((), (token,), token) for token in (1, 2, 3))]
+    for verdict in verdicts:
         asyncio.run(drafting.propose([1], verdict, DraftBudget(max_nodes=8, max_depth=8)))
-    assert heard == [None, said[1], said[2]]  # not said[3], which is on another draft
+    assert received == [None, verdicts[1], verdicts[2]]  # not verdicts[3], on another draft
 
 
 def test_round_without_a_draft_does_not_count_the_previous_draft() -> None:
     class Reads(FixedSource):
-        def observe(self, *said: object) -> None:
+        def observe(self, *_args: object) -> None:
             pass
 
     class Once(UncutChoice):
@@ -148,7 +150,7 @@ def test_round_without_a_draft_does_not_count_the_previous_draft() -> None:
 
 def test_successors_are_recycled_under_the_last_token() -> None:
     class Phrases:
-        def learn(self, *said: object) -> None:
+        def learn(self, *_args: object) -> None:
             pass
 
         def recycle(self, last: int, draft: DraftTree, verdict: Verdict) -> None:
@@ -162,7 +164,7 @@ def test_successors_are_recycled_under_the_last_token() -> None:
 
 def test_free_draft_is_used_when_the_drafter_is_unavailable() -> None:
     class Gone:
-        async def propose(self, *said: object) -> Draft:
+        async def propose(self, *_args: object) -> Draft:
             raise Unavailable("gone")
 
     class Now(UncutChoice):
@@ -196,16 +198,16 @@ def test_fixed_size_uses_phrases_that_promise_more_than_the_drafter() -> None:
         def should_ask(self, committed: Sequence[int], offer: Offer) -> bool:
             return True
 
-        async def propose(self, committed: Sequence[int], *said: object) -> Draft:
-            return Draft(tree=modelled, committed_length=len(committed))
+        async def propose(self, committed: Sequence[int], *_args: object) -> Draft:
+            return Draft(tree=model_draft, committed_length=len(committed))
 
-    modelled = DraftTree.chain([8, 9], TokenSource.DRAFT_MODEL)
+    model_draft = DraftTree.chain([8, 9], TokenSource.DRAFT_MODEL)
     cost = VerifyCost((CostPoint(1, 1000), CostPoint(16, 900_000)))
-    for brought, taken in ((0.5, CHAIN), (1.0, modelled)):
+    for gain, expected in ((0.5, CHAIN), (1.0, model_draft)):
         drafting = ModelDrafting(
-            FixedSource(CHAIN), None, Brings(brought),  # type: ignore[arg-type]
+            FixedSource(CHAIN), None, Brings(gain),  # type: ignore[arg-type]
             controller=Controller(max_nodes=8, verify_cost=cost, fixed=True),
             figures=SpeculationFigures(), always_offers=True,
         )  # fmt: skip
         budget = DraftBudget(max_nodes=8, max_depth=8)
-        assert asyncio.run(drafting.propose([1], None, budget)).tree == taken
+        assert asyncio.run(drafting.propose([1], None, budget)).tree == expected

@@ -41,17 +41,17 @@ print(before - resident())
     reason="this C library returns freed memory in its own time",
 )
 def test_freed_memory_is_returned_to_the_system() -> None:
-    ran = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=60
     )
-    assert int(ran.stdout) > 100 << 20
+    assert int(process.stdout) > 100 << 20
 
 
 class FakeGpu:
     """A GPU with freed memory that torch's allocator keeps."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, free: int, kept: int) -> None:
-        self.free, self._kept = free, kept
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, free: int, cached: int) -> None:
+        self.free, self._kept = free, cached
         monkeypatch.setattr(torch.cuda, "empty_cache", self._empty)
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (self.free, 100))
 
@@ -61,11 +61,11 @@ class FakeGpu:
 
 def test_memory_cached_by_torch_counts_as_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """Quantizing to eight bits frees half of the weights' memory, which sessions may use."""
-    FakeGpu(monkeypatch, free=20, kept=30)
+    FakeGpu(monkeypatch, free=20, cached=30)
     assert memory_left.free_bytes(GPU) == 50
 
 
 def test_cached_gpu_memory_is_released_to_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    card = FakeGpu(monkeypatch, free=20, kept=30)
+    card = FakeGpu(monkeypatch, free=20, cached=30)
     freed_memory.release_freed_memory()
     assert card.free == 50

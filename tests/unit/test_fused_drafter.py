@@ -82,7 +82,7 @@ def test_merged_tree_is_valid_and_sibling_estimates_sum_to_one(
         totals[parent] = totals.get(parent, 0.0) + estimate
     assert all(total <= 1 + 1e-9 for total in totals.values())
     assert max(tree.depths(), default=0) <= depth
-    assert all(reach >= least - 1e-9 for reach in tree.path_probabilities())
+    assert all(probability >= least - 1e-9 for probability in tree.path_probabilities())
 
 
 def test_one_forward_reviews_the_whole_offer_and_adds_siblings() -> None:
@@ -93,11 +93,11 @@ def test_one_forward_reviews_the_whole_offer_and_adds_siblings() -> None:
     assert rows == [len(PROMPT) + 4]
     assert strategy.end is DraftEnd.DRAFT_COST
     reviewed = {ROOT, *(node for node, source in enumerate(tree.sources) if source is PHRASE)}
-    drafted_under = {
+    parents_of_drafted = {
         parent for parent, source in zip(tree.parents, tree.sources, strict=True)
         if source is TokenSource.DRAFT_MODEL
     }  # fmt: skip
-    assert drafted_under <= reviewed and len(drafted_under) >= 2
+    assert parents_of_drafted <= reviewed and len(parents_of_drafted) >= 2
 
 
 def test_same_token_from_two_sources_is_one_node() -> None:
@@ -119,8 +119,8 @@ def test_review_weights_adapt_to_reliable_phrases() -> None:
         propose(strategy, offer)
         strategy.observe([unlikely, 0], HIT)
     later = propose(strategy, offer)
-    of = {tree: tree.estimates[tree.children()[ROOT, unlikely]] for tree in (first, later)}
-    assert of[first] < 0.5 < 0.8 < of[later]
+    estimates = {tree: tree.estimates[tree.children()[ROOT, unlikely]] for tree in (first, later)}
+    assert estimates[first] < 0.5 < 0.8 < estimates[later]
 
 
 def test_first_guess_is_calibrated_separately_from_later_ones() -> None:
@@ -140,15 +140,19 @@ def test_first_guess_is_calibrated_separately_from_later_ones() -> None:
 def test_later_guess_is_estimated_by_the_record_of_later_guesses() -> None:
     strategy, session = new_strategy()
     before = propose(strategy, depth=1, nodes=5)
-    known = session.experience.calibration
+    calibration = session.experience.calibration
     for hundredth in range(1, 100):
         for _ in range(5):
-            count(known, cell_of(TokenSource.DRAFT_MODEL, hundredth / 100, 1, False), False)
+            count(calibration, cell_of(TokenSource.DRAFT_MODEL, hundredth / 100, 1, False), False)
     after = propose(strategy, depth=1, nodes=5)
     assert after.estimates[0] == before.estimates[0]
-    of = {tree: dict(zip(tree.token_ids, tree.estimates, strict=True)) for tree in (before, after)}
+    estimates = {
+        tree: dict(zip(tree.token_ids, tree.estimates, strict=True)) for tree in (before, after)
+    }
     later = after.token_ids[1:]
-    assert later and all(of[after][token] < 0.8 * of[before][token] for token in later)
+    assert later and all(
+        estimates[after][token] < 0.8 * estimates[before][token] for token in later
+    )
 
 
 def test_best_sibling_keeps_its_estimate_when_siblings_exceed_one() -> None:
@@ -158,8 +162,8 @@ def test_best_sibling_keeps_its_estimate_when_siblings_exceed_one() -> None:
     )
     strategy.candidates.offer(siblings, 8)
     tree_nodes.normalize(strategy.candidates._tree)
-    settled = strategy.candidates.nodes["estimate"]
-    assert settled == pytest.approx([0.05, 0.8, 0.8 / 6, 0.1 / 6, 0.9])
+    estimates = strategy.candidates.nodes["estimate"]
+    assert estimates == pytest.approx([0.05, 0.8, 0.8 / 6, 0.1 / 6, 0.9])
     assert strategy.candidates.nodes["reach"][4] == pytest.approx(0.8 * 0.9)
 
 
@@ -198,19 +202,21 @@ def test_open_ends_grow_in_shared_forwards_while_they_pay() -> None:
     rows = session.model.rows_of_forwards[1:]  # type: ignore[attr-defined]
     assert max(rows) > 1
     assert len(tree) == 24 and strategy.end is DraftEnd.NODES
-    dear, other = new_strategy()
-    assert len(propose(dear, nodes=24, depth=4, tokens_per_second=1e9)) < 24
-    assert len(other.model.rows_of_forwards) == 1  # type: ignore[attr-defined]
+    costly, cheap = new_strategy()
+    assert len(propose(costly, nodes=24, depth=4, tokens_per_second=1e9)) < 24
+    assert len(cheap.model.rows_of_forwards) == 1  # type: ignore[attr-defined]
 
 
 def test_likeliest_ends_grow_first() -> None:
     strategy, _ = new_strategy()
-    known = strategy.candidates
-    known.plan(DraftBudget(max_nodes=8, max_depth=8), together=1, most=8, max_depth=4, least=0.0)
-    known.offer(DraftTree((1, 2), (ROOT, ROOT), (0.2, 0.7), (PHRASE,) * 2), 4)
-    known._tree.nodes[ROOT]["row"] = ROOT
-    known.next_ends(strategy.economy)
-    assert known.ends == [1]
+    candidates = strategy.candidates
+    candidates.plan(
+        DraftBudget(max_nodes=8, max_depth=8), together=1, most=8, max_depth=4, least=0.0
+    )
+    candidates.offer(DraftTree((1, 2), (ROOT, ROOT), (0.2, 0.7), (PHRASE,) * 2), 4)
+    candidates._tree.nodes[ROOT]["row"] = ROOT
+    candidates.next_ends(strategy.economy)
+    assert candidates.ends == [1]
 
 
 def test_gain_of_a_forward_is_relative_to_reaching_its_ends(
@@ -306,18 +312,18 @@ def test_draft_does_not_depend_on_drafting_ahead(
 ) -> None:
     """Only the number of forwards is lower, whether the text stays in the tree or leaves it."""
     ahead, _ = new_strategy(seed, temperature)
-    behind, _ = new_strategy(seed, temperature)
-    for strategy in (ahead, behind):  # what they learn depends on the nodes that they ran
+    on_demand, _ = new_strategy(seed, temperature)
+    for strategy in (ahead, on_demand):  # what they learn depends on the nodes that they ran
         strategy.observe = lambda *_: None  # type: ignore[method-assign]
     for tokens in rounds:
         drafted = propose(ahead, nodes=nodes, depth=4)
-        assert drafted == propose(behind, nodes=nodes, depth=4)
+        assert drafted == propose(on_demand, nodes=nodes, depth=4)
         draft_ahead(ahead, forwards)
         # One path stays in the tree, so that it is not always left at once.
         first = drafted.token_ids[0]
-        for strategy in (ahead, behind):
+        for strategy in (ahead, on_demand):
             commit_and_observe(strategy, [first, *tokens])
-    assert propose(ahead, nodes=nodes, depth=4) == propose(behind, nodes=nodes, depth=4)
+    assert propose(ahead, nodes=nodes, depth=4) == propose(on_demand, nodes=nodes, depth=4)
 
 
 def test_draft_prepared_ahead_needs_no_forward() -> None:
@@ -326,8 +332,8 @@ def test_draft_prepared_ahead_needs_no_forward() -> None:
     draft_ahead(strategy)
     commit_and_observe(strategy, [tokens_run_from_root(strategy)[-1]])
     before = len(rows_of_forwards(strategy))
-    again = propose(strategy, nodes=4, depth=2, tokens_per_second=1e9)
-    assert len(rows_of_forwards(strategy)) == before and len(again) > 0
+    next_draft = propose(strategy, nodes=4, depth=2, tokens_per_second=1e9)
+    assert len(rows_of_forwards(strategy)) == before and len(next_draft) > 0
     assert session.slot.length == len(session.committed)
 
 
@@ -367,8 +373,8 @@ def test_unfinished_forward_leaves_no_state() -> None:
         propose(each, nodes=4, depth=2)
     task = strategy.draft_ahead(lambda: True)
     next(task)
-    known = strategy.candidates  # nothing is known yet after the last node
-    path = known.path_tokens(int(known.nodes["row"].argmax()))
+    candidates = strategy.candidates  # nothing is known yet after the last node
+    path = candidates.path_tokens(int(candidates.nodes["row"].argmax()))
     task.close()
     for each in (strategy, plain):
         commit_and_observe(each, path)

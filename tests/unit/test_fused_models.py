@@ -1,4 +1,4 @@
-"""`fused` with several draft models in one drafter: who drafts, and consistent state."""
+"""`fused` with several draft models in one drafter: which model drafts, and consistent state."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def propose(strategy: Fused, way: Way, offer: DraftTree = EMPTY_TREE, **limits: 
 
 def forwards_of(strategy: Fused) -> list[int]:
     """The number of forward passes of each model."""
-    return [len(each.model.rows_of_forwards) for each in strategy.session.levels()]  # type: ignore[attr-defined]
+    return [len(level.model.rows_of_forwards) for level in strategy.session.levels()]  # type: ignore[attr-defined]
 
 
 def levels_of(strategy: Fused | None) -> list[Fused]:
@@ -65,11 +65,11 @@ def commit_and_observe(strategy: Fused, tokens: list[int]) -> None:
 
 
 def test_review_replaces_forwards_of_the_larger_model() -> None:
-    alone, both = new_strategy(3), new_strategy(3, 3)
-    trees = propose(alone, Way.LARGER, max_nodes=6), propose(both, Way.BOTH, max_nodes=6)
+    single, both = new_strategy(3), new_strategy(3, 3)
+    trees = propose(single, Way.LARGER, max_nodes=6), propose(both, Way.BOTH, max_nodes=6)
     assert 2 < max(trees[0].depths()) <= max(trees[1].depths())
     larger, smaller = forwards_of(both)
-    assert larger < smaller == forwards_of(alone)[0]
+    assert larger < smaller == forwards_of(single)[0]
 
 
 def test_drafting_with_one_model_does_not_run_the_other() -> None:
@@ -85,20 +85,20 @@ def test_smaller_model_drafts_when_the_larger_is_much_slower(
 ) -> None:
     strategy = new_strategy(3, 4)
     strategy.session.model.forward_seconds = times * ScriptedModel.forward_seconds  # type: ignore[misc]
-    again = Fused(strategy.session)
-    finish(again.propose(DraftBudget(max_nodes=24, max_depth=6)), strategy.session)
-    assert [count > 0 for count in forwards_of(again)] == models
+    next_round = Fused(strategy.session)
+    finish(next_round.propose(DraftBudget(max_nodes=24, max_depth=6)), strategy.session)
+    assert [count > 0 for count in forwards_of(next_round)] == models
 
 
 def test_drafts_are_counted_by_models() -> None:
-    def counted(way: Way) -> float:
+    def draft_count(way: Way) -> float:
         labels = {"models": way.name.lower()}
         return REGISTRY.get_sample_value("draftloop_fused_drafts_total", labels) or 0.0
 
-    before = {way: counted(way) for way in Way}
+    before = {way: draft_count(way) for way in Way}
     propose(new_strategy(3, 4), Way.SMALLER)
     propose(new_strategy(3), Way.LARGER)  # the only model there is
-    after = {way: counted(way) - before[way] for way in Way}
+    after = {way: draft_count(way) - before[way] for way in Way}
     assert after == {Way.BOTH: 0, Way.LARGER: 0, Way.SMALLER: 1}
 
 
@@ -132,12 +132,12 @@ def test_each_model_predicts_from_the_text_after_rounds_of_the_other(
         levels = levels_of(strategy)
         drafted = {Way.BOTH: levels, Way.LARGER: levels[:1], Way.SMALLER: levels[-1:]}[way]
         for level in drafted:
-            said = level.candidates._tree.model_tokens[ROOT]
-            assert said[0] == likeliest_token(level)
+            predicted = level.candidates._tree.model_tokens[ROOT]
+            assert predicted[0] == likeliest_token(level)
         if ahead:
             finish(strategy.draft_ahead(lambda: True), strategy.session)
-        taken = [tree.token_ids[0], *tokens] if ahead else tokens
-        commit_and_observe(strategy, taken)
+        committed = [tree.token_ids[0], *tokens] if ahead else tokens
+        commit_and_observe(strategy, committed)
         for each in strategy.session.levels():
             assert each.slot.length <= len(each.committed) == len(strategy.session.committed)
 
@@ -153,8 +153,11 @@ def test_only_models_that_drafted_learn() -> None:
         strategy = new_strategy(3, 4)
         tree = propose(strategy, way)
         commit_and_observe(strategy, [tree.token_ids[0]])
-        known = [each.experience for each in strategy.session.levels()]
-        learned = [any(one.calibration.trials) or has_learned(one.reviews) for one in known]
+        experiences = [level.experience for level in strategy.session.levels()]
+        learned = [
+            any(experience.calibration.trials) or has_learned(experience.reviews)
+            for experience in experiences
+        ]
         assert learned == list(learns)
 
 
@@ -164,21 +167,24 @@ def test_idle_model_learns_nothing_from_a_draft(way: Way, idle: int) -> None:
     strategy = new_strategy(3, 4)
     commit_and_observe(strategy, [propose(strategy, Way.BOTH).token_ids[0]])
     experience = [*strategy.session.levels()][idle].experience
-    known = experience.calibration, experience.ways.further
-    before, weights = [list(one.trials) for one in known], experience.reviews.weights.tolist()
+    calibrations = experience.calibration, experience.ways.further
+    before, weights = (
+        [list(calibration.trials) for calibration in calibrations],
+        experience.reviews.weights.tolist(),
+    )
     assert any(map(any, before)) or has_learned(experience.reviews)
     commit_and_observe(strategy, [propose(strategy, way).token_ids[0]])
-    assert [list(one.trials) for one in known] == before
+    assert [list(calibration.trials) for calibration in calibrations] == before
     assert experience.reviews.weights.tolist() == weights
 
 
 def test_ways_are_judged_by_gain_over_the_offer_and_by_cost() -> None:
-    strategy, seen = new_strategy(3, 4), []
-    strategy.session.experience.ways.observe = lambda way, worth: seen.append((way, worth))  # type: ignore[method-assign]
+    strategy, observed = new_strategy(3, 4), []
+    strategy.session.experience.ways.observe = lambda way, worth: observed.append((way, worth))  # type: ignore[method-assign]
     certain = DraftTree.chain([3, 3], PHRASE, [1.0, 1.0])
     propose(strategy, Way.SMALLER, certain, max_nodes=2, max_depth=2)
-    ((way, worth),) = seen
-    assert way is Way.SMALLER and worth <= 0  # two tokens were there before
+    ((way, gain),) = observed
+    assert way is Way.SMALLER and gain <= 0  # two tokens were there before
 
 
 def test_gain_of_a_draft_is_the_value_of_its_nodes_above_their_price() -> None:
@@ -190,8 +196,8 @@ def test_gain_of_a_draft_is_the_value_of_its_nodes_above_their_price() -> None:
 
 def test_larger_models_review_decides_the_estimates() -> None:
     """The larger model is as confident as of its own drafts: nothing is known of either yet."""
-    alone, both = new_strategy(3), new_strategy(3, 4)
-    own = propose(alone, Way.LARGER, max_depth=1)
+    single, both = new_strategy(3), new_strategy(3, 4)
+    own = propose(single, Way.LARGER, max_depth=1)
     reviewed = propose(both, Way.BOTH, max_depth=1)
     assert dict(zip(reviewed.token_ids, reviewed.estimates, strict=True)) == pytest.approx(
         dict(zip(own.token_ids, own.estimates, strict=True))

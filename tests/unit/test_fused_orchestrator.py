@@ -116,14 +116,14 @@ def new_drafting(
     controller = Controller(max_nodes=16, verify_cost=LINE, fixed=fixed)
     choice: ModelChoice | None = None
     if drafter is not None:
-        known: Any = drafter
+        any_drafter: Any = drafter
         drafter.takes_ns = USUAL_FORWARDS * draft_ns
         gain = (gains or Gains()).of(FUSED, 0.0, draft_ns)
         costs = cost_line((CostPoint(1, round(prefill_ns)),) if prefill_ns else ())
         choice = ModelChoice(
             controller,
             gain,
-            drafter=known,
+            drafter=any_drafter,
             costs=costs,
             tokens_left=lambda held: len(text) + left - held,
         )
@@ -148,9 +148,9 @@ def play_rounds(
         verdict: Verdict | None = None
         for _ in range(count):
             draft = await drafting.propose(committed, verdict, controller.next_budget(50))
-            taken = min(accepted, len(draft.tree))
-            emitted = (*draft.tree.token_ids[:taken], 1)
-            verdict = Verdict(tuple(range(taken)), emitted, emitted[0], (0,) * len(draft.tree))
+            kept = min(accepted, len(draft.tree))
+            emitted = (*draft.tree.token_ids[:kept], 1)
+            verdict = Verdict(tuple(range(kept)), emitted, emitted[0], (0,) * len(draft.tree))
             drafting.observe(outcome([*committed, *emitted], len(emitted), draft, verdict))
             drafts.append(draft)
         return drafts
@@ -165,8 +165,8 @@ def test_repetitive_text_is_drafted_without_the_model() -> None:
     drafting, controller = new_drafting(ScriptedDrafter(), COPIED, draft_ns=2e6)
     draft = play_rounds(drafting, controller, COPIED, 1)[0]
     assert not draft.timings.forwards or len(draft.tree)
-    alone, priced = new_drafting(None, COPIED, draft_ns=0.0)
-    draft = play_rounds(alone, priced, COPIED, 1)[0]
+    without_model, priced = new_drafting(None, COPIED, draft_ns=0.0)
+    draft = play_rounds(without_model, priced, COPIED, 1)[0]
     assert draft.tree.token_ids[:3] == (5, 6, 7)
     assert set(draft.tree.sources) == {TokenSource.PROMPT_LOOKUP}
 
@@ -175,10 +175,10 @@ def test_draft_model_that_pays_is_asked_with_an_offer() -> None:
     drafter = ScriptedDrafter(length=8)
     drafting, controller = new_drafting(drafter, [1, 2, 3, 1, 2], draft_ns=1000.0)
     drafts = play_rounds(drafting, controller, [1, 2, 3, 1, 2], 5, accepted=8)
-    asked = [draft for draft in drafts if draft.timings.forwards]
-    assert len(asked) >= 4  # later, phrases know what comes
+    model_drafts = [draft for draft in drafts if draft.timings.forwards]
+    assert len(model_drafts) >= 4  # later, phrases know what comes
     assert any(len(offer) for offer in drafter.offers)
-    assert asked[0].proposed[MODEL] == 9 and asked[0].end is DraftEnd.DEPTH
+    assert model_drafts[0].proposed[MODEL] == 9 and model_drafts[0].end is DraftEnd.DEPTH
 
 
 def test_draft_model_adds_less_the_more_phrases_promise() -> None:
@@ -245,11 +245,11 @@ def test_nodes_are_selected_by_the_cost_to_all_waiting_sessions() -> None:
     drafting, _ = new_drafting(None, [1], draft_ns=0.0)
     cost = VerifyCost(LINE.curve)
     drafting._controller = Controller(max_nodes=16, verify_cost=cost)
-    unsure = DraftTree.chain([7], MODEL, [0.1])
-    assert len(drafting._controller.select(unsure).tree) == 1
+    uncertain = DraftTree.chain([7], MODEL, [0.1])
+    assert len(drafting._controller.select(uncertain).tree) == 1
     for _ in range(20):
         cost.load.observe(1, ServiceTimings(batch_size=8, batch_rows=8))
-    assert len(drafting._controller.select(unsure).tree) == 0
+    assert len(drafting._controller.select(uncertain).tree) == 0
 
 
 def test_draft_model_that_does_not_pay_is_asked_less_often() -> None:
@@ -264,9 +264,9 @@ def test_drafter_receives_the_verdict_on_each_of_its_drafts() -> None:
     drafter = ScriptedDrafter(estimate=0.01)
     drafting, controller = new_drafting(drafter, [1], draft_ns=1e6)
     play_rounds(drafting, controller, [1], 1500)
-    heard = [verdict is not None for verdict in drafter.verdicts]
-    assert len(heard) > TRY_ROUNDS  # plain rounds lie between two tries
-    assert heard == [False, *[True] * (len(heard) - 1)]
+    has_verdict = [verdict is not None for verdict in drafter.verdicts]
+    assert len(has_verdict) > TRY_ROUNDS  # plain rounds lie between two tries
+    assert has_verdict == [False, *[True] * (len(has_verdict) - 1)]
 
 
 def test_next_request_knows_the_draft_models_gain() -> None:
@@ -295,9 +295,9 @@ def test_paying_first_try_raises_the_next_expectation() -> None:
     assert gains.of(FUSED, 0.0, 1.0).means.tokens > 5
     for _ in range(200):
         first.observe(accepted=9, nodes=12, draft_ns=1)
-    known = gains.of(FUSED, 0.0, 1.0)
-    known.observe(accepted=0, nodes=12, draft_ns=1)
-    assert gains.of(FUSED, 0.0, 1.0).means.tokens > 8.7 > known.means.tokens  # one miss is one miss
+    gain = gains.of(FUSED, 0.0, 1.0)
+    gain.observe(accepted=0, nodes=12, draft_ns=1)
+    assert gains.of(FUSED, 0.0, 1.0).means.tokens > 8.7 > gain.means.tokens  # one miss is one miss
 
 
 def test_requests_share_tries_of_a_draft_model_that_does_not_pay() -> None:
@@ -359,8 +359,8 @@ def test_no_draft_without_known_phrases() -> None:
 def test_no_draft_with_an_empty_budget() -> None:
     drafter = ScriptedDrafter()
     drafting, _ = new_drafting(drafter, COPIED, draft_ns=0.0)
-    nothing = DraftBudget(max_nodes=0, max_depth=0)
-    assert not len(asyncio.run(drafting.propose(COPIED, None, nothing)).tree)
+    empty_budget = DraftBudget(max_nodes=0, max_depth=0)
+    assert not len(asyncio.run(drafting.propose(COPIED, None, empty_budget)).tree)
     assert not drafter.offers
 
 

@@ -27,8 +27,8 @@ ALONE = Speculation(
 )
 
 
-def known_tokens(gains: Gains, of: Speculation, temperature: float = 0.8) -> float:
-    return gains.of(of.method, temperature, 1.0).means.tokens
+def known_tokens(gains: Gains, speculation: Speculation, temperature: float = 0.8) -> float:
+    return gains.of(speculation.method, temperature, 1.0).means.tokens
 
 
 def test_gains_of_the_model_alone_and_with_other_sources_are_separate() -> None:
@@ -48,14 +48,14 @@ def test_gains_of_the_model_alone_and_with_other_sources_are_separate() -> None:
 def test_unused_options_do_not_separate_methods() -> None:
     # Parameters that a strategy ignores do not separate what requests learn.
     for strategy in (SPECULATIVE, LOOKAHEAD):
-        usual = Speculation(strategy=strategy)
-        odd = Speculation(
+        default = Speculation(strategy=strategy)
+        with_unused_options = Speculation(
             strategy=strategy,
             phrases=PhraseScope.OFF,
             ouroboros=OuroborosParameters(history=False),
             fused=FusedParameters(recycling=False),
         )
-        assert usual.method == odd.method
+        assert default.method == with_unused_options.method
     assert Speculation(strategy=SPECULATIVE).method != Speculation(strategy=OUROBOROS).method
 
 
@@ -72,11 +72,11 @@ def test_number_of_remembered_methods_is_bounded() -> None:
     gains = Gains()
     for _ in range(50):
         gains.of(ALL.method, 0.8, 1.0).observe(accepted=6, nodes=8, draft_ns=1)
-    known = known_tokens(gains, ALL)
+    remembered = known_tokens(gains, ALL)
     for number in range(3 * MAX_METHODS):
         known_tokens(gains, Speculation(strategy=OUROBOROS), temperature=0.0)
         gains.of((FUSED, number), 0.8, 1.0)
-        assert known_tokens(gains, ALL) == known  # what is asked for is kept
+        assert known_tokens(gains, ALL) == remembered  # what is asked for is kept
     assert len(gains._known) == MAX_METHODS
     newest, oldest = gains.of((FUSED, number), 0.8, 1.0), gains.of((FUSED, 0), 0.8, 1.0)
     for gain in (newest, oldest):
@@ -101,13 +101,13 @@ def test_round_delay_counts_immediately() -> None:
 def test_delay_is_added_to_its_own_draft() -> None:
     """Drafts of other requests on other replicas may have been observed since."""
     shared = SharedGain(deque([100.0], 3))
-    mine = shared.observe_draft(200)
+    draft_id = shared.observe_draft(200)
     shared.observe_draft(300)
-    shared.observe_delay(mine, 1000)
+    shared.observe_delay(draft_id, 1000)
     assert list(shared.draft_times) == [100, 1200, 300]
     shared.observe_draft(400)
     shared.observe_draft(500)
-    shared.observe_delay(mine, 1000)
+    shared.observe_delay(draft_id, 1000)
     assert list(shared.draft_times) == [300, 400, 500]
 
 

@@ -38,16 +38,16 @@ def response(choice: Any, tools: Any = FLAT) -> ResponseBody:
     return ResponseBody.model_validate({"input": "x", "tools": tools, "tool_choice": choice})
 
 
-def offered_names(said: ChatBody) -> list[str]:
-    return [tool.function.name for tool in said.offered]
+def offered_names(body: ChatBody) -> list[str]:
+    return [tool.function.name for tool in body.offered]
 
 
 @pytest.mark.parametrize("mode", ["auto", "required"])
 def test_only_allowed_tools_are_offered(mode: str) -> None:
-    said = chat(allowed(mode, "blue", "red"))
-    assert (offered_names(said), said.choice, said.can_call_tools) == (["red", "blue"], mode, True)
-    told = response(allowed_flat(mode, "blue", "red"))
-    assert (offered_names(told.chat), told.chat.choice) == (["red", "blue"], mode)
+    body = chat(allowed(mode, "blue", "red"))
+    assert (offered_names(body), body.choice, body.can_call_tools) == (["red", "blue"], mode, True)
+    parsed = response(allowed_flat(mode, "blue", "red"))
+    assert (offered_names(parsed.chat), parsed.chat.choice) == (["red", "blue"], mode)
 
 
 def test_other_tool_choices_offer_all_tools() -> None:
@@ -109,13 +109,13 @@ async def test_prompt_lists_only_the_allowed_tools() -> None:
     """The Responses API's count of input tokens agrees."""
     async with gateway() as (client, _):
 
-        async def counted(**said: Any) -> int:
-            body = {"input": "x", **said}
+        async def count_tokens(**fields: Any) -> int:
+            body = {"input": "x", **fields}
             answer = await client.post("/v1/responses/input_tokens", json=body)
             assert answer.status_code == 200, answer.text
             assert answer.json()["object"] == "response.input_tokens"
             return int(answer.json()["input_tokens"])
 
-        one = await counted(tools=FLAT[:1])
-        assert await counted() < one < await counted(tools=FLAT)
-        assert one == await counted(tools=FLAT, tool_choice=allowed_flat("auto", "red"))
+        one_tool = await count_tokens(tools=FLAT[:1])
+        assert await count_tokens() < one_tool < await count_tokens(tools=FLAT)
+        assert one_tool == await count_tokens(tools=FLAT, tool_choice=allowed_flat("auto", "red"))

@@ -36,8 +36,8 @@ def chat(**body: Any) -> ChatBody:
     return ChatBody.model_validate({"messages": HELLO, **body})
 
 
-def parameters(said: Generating, prompt: tuple[int, ...], tenant: str) -> Any:
-    return reading.parameters(said, prompt, tenant, reading.seed_of(said), grammar_of(said))
+def parameters(body: Generating, prompt: tuple[int, ...], tenant: str) -> Any:
+    return reading.parameters(body, prompt, tenant, reading.seed_of(body), grammar_of(body))
 
 
 def refusal(kind: type[Generating] | type[TokenizeBody], body: Any) -> Problem:
@@ -45,7 +45,7 @@ def refusal(kind: type[Generating] | type[TokenizeBody], body: Any) -> Problem:
     try:
         kind.model_validate(body)
     except ValidationError as error:
-        problems = [{**one, "loc": ("body", *one["loc"])} for one in error.errors()]
+        problems = [{**detail, "loc": ("body", *detail["loc"])} for detail in error.errors()]
         return body_problem(problems)
     except InvalidInput as error:
         return problem(error)
@@ -53,18 +53,18 @@ def refusal(kind: type[Generating] | type[TokenizeBody], body: Any) -> Problem:
 
 
 def test_unset_fields_have_openai_defaults() -> None:
-    (said,) = parameters(completion(), (5,), "")
-    assert said.sampling.temperature == 1 and said.sampling.top_p == 1
-    assert said.max_tokens is None and said.logprobs is None and said.stop == ()
-    assert said.speculation.strategy == "" and said.speculation.phrases is PhraseScope.SHARED
+    (got,) = parameters(completion(), (5,), "")
+    assert got.sampling.temperature == 1 and got.sampling.top_p == 1
+    assert got.max_tokens is None and got.logprobs is None and got.stop == ()
+    assert got.speculation.strategy == "" and got.speculation.phrases is PhraseScope.SHARED
 
 
 def test_unset_fields_may_use_the_models_recommendation() -> None:
-    advised = SamplingParameters(temperature=0.6, top_k=20, top_p=0.95)
-    (kept,) = reading.parameters(completion(), (5,), "", 1, None, advised)
-    assert kept.sampling == advised
-    (said,) = reading.parameters(completion(temperature=0, top_k=-1), (5,), "", 1, None, advised)
-    assert said.sampling == SamplingParameters(temperature=0, top_k=0, top_p=0.95)
+    defaults = SamplingParameters(temperature=0.6, top_k=20, top_p=0.95)
+    (unset,) = reading.parameters(completion(), (5,), "", 1, None, defaults)
+    assert unset.sampling == defaults
+    (merged,) = reading.parameters(completion(temperature=0, top_k=-1), (5,), "", 1, None, defaults)
+    assert merged.sampling == SamplingParameters(temperature=0, top_k=0, top_p=0.95)
 
 
 def test_null_means_unset() -> None:
@@ -82,20 +82,20 @@ def test_set_fields_are_converted() -> None:
             "type": "content", "content": [{"type": "text", "text": "a"}]
         }, speculative={"strategy": "fused", "max_draft_tokens": 4, "phrases": "private"},
     )  # fmt: skip
-    (said,) = parameters(body, (5, 6), "team")
-    assert said.token_ids == (5, 6) and said.tenant == "team" and said.prediction == "a"
-    assert (said.sampling.temperature, said.sampling.top_k, said.sampling.min_p) == (0.5, 40, 0.1)
-    assert said.sampling.logit_bias == ((7, -1.0),) and said.seed == 3 and said.max_tokens == 9
-    assert said.stop == ("\n",) and said.stop_token_ids == (4,) and said.ignore_eos
-    assert said.logprobs == 2 and said.speculation.strategy == "fused"
-    assert said.speculation.max_draft_tokens == 4
-    assert said.speculation.phrases is PhraseScope.PRIVATE
+    (got,) = parameters(body, (5, 6), "team")
+    assert got.token_ids == (5, 6) and got.tenant == "team" and got.prediction == "a"
+    assert (got.sampling.temperature, got.sampling.top_k, got.sampling.min_p) == (0.5, 40, 0.1)
+    assert got.sampling.logit_bias == ((7, -1.0),) and got.seed == 3 and got.max_tokens == 9
+    assert got.stop == ("\n",) and got.stop_token_ids == (4,) and got.ignore_eos
+    assert got.logprobs == 2 and got.speculation.strategy == "fused"
+    assert got.speculation.max_draft_tokens == 4
+    assert got.speculation.phrases is PhraseScope.PRIVATE
 
 
 @pytest.mark.parametrize(("seed", "seeds"), [(5, [5, 6]), (2**64 - 1, [2**64 - 1, 0]),
                                              (-1, [2**64 - 1, 0])])  # fmt: skip
 def test_each_choice_has_its_own_seed(seed: int, seeds: list[int]) -> None:
-    assert [said.seed for said in parameters(completion(seed=seed, n=2), (5,), "")] == seeds
+    assert [choice.seed for choice in parameters(completion(seed=seed, n=2), (5,), "")] == seeds
 
 
 @pytest.mark.parametrize("body", [chat, completion])
@@ -108,8 +108,8 @@ def test_max_completion_tokens_is_accepted(body: Any) -> None:
 @pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
 def test_negative_limit_of_a_chat_means_no_limit(name: str) -> None:
     """Clients of llama.cpp and LM Studio send -1. A text completion would fill the context."""
-    (said,) = parameters(chat(**{name: -1}), (5,), "")
-    assert said.max_tokens is None and said.ends_itself
+    (got,) = parameters(chat(**{name: -1}), (5,), "")
+    assert got.max_tokens is None and got.ends_itself
     assert refusal(CompletionBody, {"prompt": "x", name: -1}).param == name
     assert refusal(ChatBody, {"messages": HELLO, name: -2}).param == name
 
@@ -127,7 +127,7 @@ def test_agents_may_offer_hundreds_of_tools() -> None:
 
 
 @pytest.mark.parametrize("body", [chat, completion])
-@pytest.mark.parametrize(("said", "grammar"), [
+@pytest.mark.parametrize(("fields", "grammar"), [
     ({"response_format": {"type": "json_object", "schema": {"type": "null"}}},
      Grammar("json_schema", '{"type": "null"}')),
     ({"response_format": {"type": "json_schema", "schema": True}}, Grammar("json_schema", "true")),
@@ -138,9 +138,9 @@ def test_agents_may_offer_hundreds_of_tools() -> None:
       "structured_outputs": {"grammar": "start: /a/"}}, Grammar("grammar", "start: /a/")),
 ])  # fmt: skip
 def test_llama_cpp_and_older_vllm_grammar_fields_are_accepted(
-    body: Any, said: dict[str, Any], grammar: Grammar
+    body: Any, fields: dict[str, Any], grammar: Grammar
 ) -> None:
-    assert grammar_of(body(**said)) == grammar
+    assert grammar_of(body(**fields)) == grammar
 
 
 @pytest.mark.parametrize("body", [
@@ -182,24 +182,24 @@ def test_default_valued_chat_fields_are_accepted(body: dict[str, Any]) -> None:
 
 def test_assistant_message_as_sent_by_litellm_is_accepted() -> None:
     """LiteLLM puts what its classes lack into fields of its own, and sends them back."""
-    own = {"provider_specific_fields": {"refusal": None, "reasoning": "hm"}}
-    function = {"name": "a", "arguments": "{}", **own}
-    call = {"id": "1", "type": "function", "function": function, **own}
+    extra = {"provider_specific_fields": {"refusal": None, "reasoning": "hm"}}
+    function = {"name": "a", "arguments": "{}", **extra}
+    call = {"id": "1", "type": "function", "function": function, **extra}
     cached = {"cache_control": {"type": "ephemeral"}}
     answer = {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [call],
-              "thinking_blocks": [{"type": "thinking", "thinking": "hm"}], **own}  # fmt: skip
-    user, told = chat(messages=[{**HELLO[0], **cached}, answer]).messages
-    assert user.content == "hello" and told.reasoning == "hm" and told.tool_calls is not None
-    assert told.tool_calls[0].function.arguments == "{}"
+              "thinking_blocks": [{"type": "thinking", "thinking": "hm"}], **extra}  # fmt: skip
+    user, reply = chat(messages=[{**HELLO[0], **cached}, answer]).messages
+    assert user.content == "hello" and reply.reasoning == "hm" and reply.tool_calls is not None
+    assert reply.tool_calls[0].function.arguments == "{}"
 
 
 def test_images_and_files_in_tool_results_become_placeholders() -> None:
     """A refusal would end an agent's conversation, which contains the picture from then on."""
-    brought = [{"type": "text", "text": "shot"}, {"type": "image_url", "image_url": {"url": "x"}},
+    content = [{"type": "text", "text": "shot"}, {"type": "image_url", "image_url": {"url": "x"}},
                {"type": "image", "base64": "x"}, {"type": "file", "file": {}}]  # fmt: skip
-    turn = {"role": "tool", "tool_call_id": "1", "content": brought}
-    said = join_text(chat(messages=[*HELLO, turn]).messages[1].content)
-    assert said == f"shot\n{UNSEEN_IMAGE}\n{UNSEEN_IMAGE}\n{UNREADABLE_FILE}"
+    turn = {"role": "tool", "tool_call_id": "1", "content": content}
+    text = join_text(chat(messages=[*HELLO, turn]).messages[1].content)
+    assert text == f"shot\n{UNSEEN_IMAGE}\n{UNSEEN_IMAGE}\n{UNREADABLE_FILE}"
 
 
 @pytest.mark.parametrize(("body", "param", "code"), [
@@ -262,9 +262,9 @@ def test_images_and_files_in_tool_results_become_placeholders() -> None:
     ([], None, "invalid_json"),
 ])  # fmt: skip
 def test_bad_completions_name_their_field(body: Any, param: str | None, code: str) -> None:
-    told = refusal(CompletionBody, body)
-    assert (told.status, told.param, told.code) == (400, param, code)
-    assert told.message.startswith(f"{param or 'body'}: ")
+    error = refusal(CompletionBody, body)
+    assert (error.status, error.param, error.code) == (400, param, code)
+    assert error.message.startswith(f"{param or 'body'}: ")
 
 
 @pytest.mark.parametrize(("body", "param", "code"), [
@@ -298,8 +298,8 @@ def test_bad_completions_name_their_field(body: Any, param: str | None, code: st
     ({"messages": HELLO, "max_tokens": 0}, "max_tokens", "invalid_value"),
 ])  # fmt: skip
 def test_bad_chats_name_their_field(body: Any, param: str, code: str) -> None:
-    told = refusal(ChatBody, body)
-    assert (told.status, told.param, told.code) == (400, param, code)
+    error = refusal(ChatBody, body)
+    assert (error.status, error.param, error.code) == (400, param, code)
 
 
 @pytest.mark.parametrize("body", [{}, {"prompt": "x", "messages": HELLO}])
@@ -313,7 +313,7 @@ def test_logit_bias_keys_must_be_token_ids(key: str) -> None:
         parameters(completion(logit_bias={key: 1}), (5,), "")
 
 
-@pytest.mark.parametrize(("error", "status", "retry"), [
+@pytest.mark.parametrize(("error", "status", "retry_after"), [
     (InvalidInput("speculation.strategy", "must be known", "x"), 400, None),
     (UnknownModel("model", "must be 'a'", "b"), 404, None),
     (Overloaded("requests: at most 1 run at once", 0.2), 429, "1"),
@@ -322,24 +322,24 @@ def test_logit_bias_keys_must_be_token_ids(key: str) -> None:
     (RuntimeError("a secret"), 500, None),
 ])  # fmt: skip
 def test_every_error_maps_to_an_http_status(
-    error: Exception, status: int, retry: str | None
+    error: Exception, status: int, retry_after: str | None
 ) -> None:
-    told = problem(error)
-    assert told.status == status and told.headers.get("Retry-After") == retry
-    assert set(told.body["error"]) == {"message", "type", "param", "code"}
-    assert "secret" not in told.message
+    response = problem(error)
+    assert response.status == status and response.headers.get("Retry-After") == retry_after
+    assert set(response.body["error"]) == {"message", "type", "param", "code"}
+    assert "secret" not in response.message
 
 
 def test_errors_use_the_clients_field_names() -> None:
-    told = problem(InvalidInput("speculation.strategy", "must be known", "x"))
-    assert told.param == "speculative.strategy"
-    assert told.message == "speculative.strategy: must be known; got 'x'"
+    response = problem(InvalidInput("speculation.strategy", "must be known", "x"))
+    assert response.param == "speculative.strategy"
+    assert response.message == "speculative.strategy: must be known; got 'x'"
 
 
 @pytest.mark.parametrize("verbosity", ["low", "medium", "high", None])
 def test_verbosity_is_accepted(verbosity: str | None) -> None:
     """The Agents SDK sends `low` for its default model."""
     assert chat(verbosity=verbosity).verbosity == verbosity
-    said = ResponseBody.model_validate({"input": "x", "text": {"verbosity": verbosity}})
-    assert said.text is not None and said.text.verbosity == verbosity
+    parsed = ResponseBody.model_validate({"input": "x", "text": {"verbosity": verbosity}})
+    assert parsed.text is not None and parsed.text.verbosity == verbosity
     assert refusal(ChatBody, {"messages": HELLO, "verbosity": "loud"}).param == "verbosity"

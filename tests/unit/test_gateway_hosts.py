@@ -66,16 +66,16 @@ async def test_allowed_origins_pass_cors_preflight(tmp_path: Path, allowed: str)
     """The preflight request, which carries no key, allows it."""
     keys = tmp_path / "keys.toml"
     keys.write_text(KeyEntry(name="a", sha256=hash_of(new_key()), tenant="").toml())
-    asked = {"Origin": "http://page.example", "Access-Control-Request-Method": "POST",
+    request_headers = {"Origin": "http://page.example", "Access-Control-Request-Method": "POST",
              "Access-Control-Request-Headers": "authorization, content-type",
              "Access-Control-Request-Private-Network": "true"}  # fmt: skip
     async with gateway(keys=keys, http_allowed_origins=allowed) as (client, _):
-        preflight = await client.options("/v1/chat/completions", headers=asked)
+        preflight = await client.options("/v1/chat/completions", headers=request_headers)
         answer = await client.get("/v1/models", headers={"Origin": "http://page.example"})
     assert preflight.status_code == 200
     assert "authorization" in preflight.headers["access-control-allow-headers"].lower()
-    for one in (preflight, answer):
-        assert one.headers["access-control-allow-origin"] in ("*", "http://page.example")
+    for response in (preflight, answer):
+        assert response.headers["access-control-allow-origin"] in ("*", "http://page.example")
     assert answer.status_code == 401
 
 

@@ -41,11 +41,11 @@ async def limited(tmp_path: Path) -> AsyncIterator[Limited]:
 
 
 def _forbid_tokenizing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def reached(*_: Any, **__: Any) -> None:
+    def raise_reached(*_: Any, **__: Any) -> None:
         raise TokenizerReached
 
     for name in ("encode", "encode_async", "decode"):
-        monkeypatch.setattr(Tokenizer, name, reached)
+        monkeypatch.setattr(Tokenizer, name, raise_reached)
 
 
 @pytest.mark.parametrize(
@@ -72,8 +72,8 @@ async def test_refused_and_tokenize_requests_count_against_the_rate(
 
 async def test_every_choice_of_every_prompt_counts_against_the_rate(limited: Limited) -> None:
     client, _ = limited
-    said = {"prompt": ["a"], "n": 2, **REFUSED}
-    assert (await client.post("/v1/completions", json=said)).status_code == 400
+    body = {"prompt": ["a"], "n": 2, **REFUSED}
+    assert (await client.post("/v1/completions", json=body)).status_code == 400
     assert (await client.post("/tokenize", json={"prompt": "a"})).status_code == 429
 
 
@@ -92,17 +92,17 @@ async def test_grpc_requests_count_against_the_rate(
     limited: Limited, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     _, deployment = limited
-    door: Any = GenerationServicer(Front(deployment))
-    said = pb.GenerationParameters(text="a", request_id="\n")
+    servicer: Any = GenerationServicer(Front(deployment))
+    parameters = pb.GenerationParameters(text="a", request_id="\n")
     requests = {
-        "Generate": pb.GenerateRequest(parameters=said),
-        "GenerateOnce": pb.GenerateOnceRequest(parameters=said),
+        "Generate": pb.GenerateRequest(parameters=parameters),
+        "GenerateOnce": pb.GenerateOnceRequest(parameters=parameters),
         "Tokenize": pb.TokenizeRequest(text="a"),
         "Detokenize": pb.DetokenizeRequest(token_ids=[5]),
     }
 
     async def ask() -> None:
-        answer = getattr(door, name)(requests[name], FakeContext())
+        answer = getattr(servicer, name)(requests[name], FakeContext())
         if name == "Generate":
             await anext(answer)
         else:

@@ -50,24 +50,29 @@ def test_bytes_of_a_special_token_are_its_name() -> None:
 
 
 def test_text_offsets_count_characters() -> None:
-    written = CompletionLogprobs(TOKENIZER).of([*entries(EMOJI), *entries("\nx")])
-    assert written["text_offset"][0] == 0 and written["text_offset"][-1] == len(EMOJI) + 1
-    assert written["text_offset"] == sorted(written["text_offset"])
-    assert len(written["tokens"]) == len(written["token_logprobs"]) == len(written["top_logprobs"])
+    result = CompletionLogprobs(TOKENIZER).of([*entries(EMOJI), *entries("\nx")])
+    assert result["text_offset"][0] == 0 and result["text_offset"][-1] == len(EMOJI) + 1
+    assert result["text_offset"] == sorted(result["text_offset"])
+    assert len(result["tokens"]) == len(result["token_logprobs"]) == len(result["top_logprobs"])
 
 
 def test_hidden_special_tokens_do_not_advance_the_offset() -> None:
-    written = CompletionLogprobs(TOKENIZER).of([TokenLogprobs(0, -0.5), *entries("x")])
-    assert written["text_offset"] == [0, 0]
+    result = CompletionLogprobs(TOKENIZER).of([TokenLogprobs(0, -0.5), *entries("x")])
+    assert result["text_offset"] == [0, 0]
 
 
 def test_shown_special_tokens_advance_the_offset() -> None:
     # Named special tokens are part of the text, so offsets count them.
     form = TextForm(named_tokens=frozenset({0}))
-    told = [TokenLogprobs(0, -0.5), *entries("x"), TokenLogprobs(166, -0.5), TokenLogprobs(0, -0.5)]
-    written = CompletionLogprobs(TOKENIZER, form).of([*told, *entries("y")])
+    prefix = [
+        TokenLogprobs(0, -0.5),
+        *entries("x"),
+        TokenLogprobs(166, -0.5),
+        TokenLogprobs(0, -0.5),
+    ]
+    result = CompletionLogprobs(TOKENIZER, form).of([*prefix, *entries("y")])
     name = len("<|endoftext|>")
-    assert written["text_offset"] == [0, name, name + 1, name + 2, 2 * name + 2]
+    assert result["text_offset"] == [0, name, name + 1, name + 2, 2 * name + 2]
 
 
 @given(st.lists(st.integers(1, TOKENIZER.vocabulary_size - 1), max_size=30))
@@ -75,9 +80,9 @@ def test_shown_special_tokens_advance_the_offset() -> None:
 def test_text_offsets_are_positions_in_the_text(token_ids: list[int]) -> None:
     """A broken character counts as what the text has in its place."""
     parts = CompletionLogprobs(TOKENIZER)
-    written = parts.of([TokenLogprobs(token, -0.5, ()) for token in token_ids])
+    result = parts.of([TokenLogprobs(token, -0.5, ()) for token in token_ids])
     before = b""
-    for token, offset in zip(token_ids, written["text_offset"], strict=True):
+    for token, offset in zip(token_ids, result["text_offset"], strict=True):
         if not TOKENIZER.continues_character(token):
             assert offset == len(before.decode("utf-8", "replace"))
         before += TOKENIZER.token_bytes(token)
@@ -123,14 +128,14 @@ def test_an_echo_without_text_has_log_probabilities_in_a_stream_too() -> None:
 
 def test_text_offsets_continue_across_chunks() -> None:
     parts, whole = CompletionLogprobs(TOKENIZER), CompletionLogprobs(TOKENIZER)
-    offsets = [offset for one in entries(EMOJI) for offset in parts.of([one])["text_offset"]]
+    offsets = [offset for entry in entries(EMOJI) for offset in parts.of([entry])["text_offset"]]
     assert offsets == whole.of(entries(EMOJI))["text_offset"]
 
 
 def test_partial_characters_are_shown_as_bytes() -> None:
-    written = CompletionLogprobs(TOKENIZER).of(entries("🙂"))
-    assert len(written["tokens"]) > 1
-    assert all(token.startswith("bytes:\\x") for token in written["tokens"])
+    result = CompletionLogprobs(TOKENIZER).of(entries("🙂"))
+    assert len(result["tokens"]) > 1
+    assert all(token.startswith("bytes:\\x") for token in result["tokens"])
 
 
 def test_chosen_token_is_always_in_top_logprobs() -> None:
@@ -141,8 +146,8 @@ def test_chosen_token_is_always_in_top_logprobs() -> None:
 
 def test_chat_logprobs_have_bytes() -> None:
     content = ChatLogprobs(TOKENIZER).of(entries("🙂"))["content"]
-    assert bytes(byte for one in content for byte in one["bytes"]).decode() == "🙂"
-    assert all(one["top_logprobs"][0]["bytes"] == one["bytes"] for one in content)
+    assert bytes(byte for entry in content for byte in entry["bytes"]).decode() == "🙂"
+    assert all(entry["top_logprobs"][0]["bytes"] == entry["bytes"] for entry in content)
 
 
 def test_infinite_log_probability_is_finite_in_json() -> None:

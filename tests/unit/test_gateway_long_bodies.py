@@ -33,10 +33,10 @@ class RecordedCalls(list[tuple[int, bool]]):
     """Calls of a function: the argument's length, and whether they ran on the event loop."""
 
     def spy(self, function: Callable[..., Any], argument: int = 0) -> Callable[..., Any]:
-        def called(*given: Any, **named: Any) -> Any:
+        def called(*args: Any, **kwargs: Any) -> Any:
             on_the_loop = threading.current_thread() is threading.main_thread()
-            self.append((len(given[argument]), on_the_loop))
-            return function(*given, **named)
+            self.append((len(args[argument]), on_the_loop))
+            return function(*args, **kwargs)
 
         return called
 
@@ -72,9 +72,9 @@ async def test_token_prompt_is_decoded_only_for_echo_after_truncation(
     decode_calls: RecordedCalls,
 ) -> None:
     # Prompt tokens are decoded only for `echo`, and only those that truncation leaves.
-    for shown, cut in ((False, None), (True, None), (False, 7), (True, 7)):
+    for echo, cut in ((False, None), (True, None), (False, 7), (True, 7)):
         tokens = MANY if cut else 9
-        body = {"prompt": [5] * tokens, "echo": shown, "truncate_prompt_tokens": cut, **REFUSED}
+        body = {"prompt": [5] * tokens, "echo": echo, "truncate_prompt_tokens": cut, **REFUSED}
         assert await refusal("/v1/completions", body) == ("invalid_value", "temperature")
     assert decode_calls == [(9, True), (7, True)]
 
@@ -84,28 +84,28 @@ async def test_large_chat_is_rendered_off_the_event_loop(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Large chats are rendered off the event loop, small ones on it.
-    read, written = RecordedCalls(), RecordedCalls()
+    read, rendered = RecordedCalls(), RecordedCalls()
     monkeypatch.setattr(prompts, "for_template", read.spy(for_template))
-    monkeypatch.setattr(ChatTemplate, "render", written.spy(ChatTemplate.render, 1))
+    monkeypatch.setattr(ChatTemplate, "render", rendered.spy(ChatTemplate.render, 1))
     end = REFUSED if path != "/tokenize" else {}
     async with gateway() as (client, _):
         for size, options in CHATS:
-            said = {"messages": [MESSAGE] * size, "chat_template_kwargs": options, **end}
-            await client.post(path, json=said)
-    assert read == written == [(1, True), (3000, False), (1, False)]
+            body = {"messages": [MESSAGE] * size, "chat_template_kwargs": options, **end}
+            await client.post(path, json=body)
+    assert read == rendered == [(1, True), (3000, False), (1, False)]
 
 
 async def test_too_many_biases_are_refused_without_conversion(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    looked = RecordedCalls()
-    monkeypatch.setattr(parameters, "_logit_bias", looked.spy(parameters._logit_bias))
+    conversions = RecordedCalls()
+    monkeypatch.setattr(parameters, "_logit_bias", conversions.spy(parameters._logit_bias))
     biases = {str(token): 1 for token in range(4097)}
-    found = await refusal("/v1/completions", {"prompt": "a", "logit_bias": biases})
-    assert found == ("invalid_value", "logit_bias") and not looked
+    error = await refusal("/v1/completions", {"prompt": "a", "logit_bias": biases})
+    assert error == ("invalid_value", "logit_bias") and not conversions
     del biases["4096"]
-    found = await refusal("/v1/completions", {"prompt": "a", "logit_bias": biases, **REFUSED})
-    assert found == ("invalid_value", "temperature") and looked == [(4096, True)]
+    error = await refusal("/v1/completions", {"prompt": "a", "logit_bias": biases, **REFUSED})
+    assert error == ("invalid_value", "temperature") and conversions == [(4096, True)]
 
 
 @pytest.mark.parametrize("field", ["stop_token_ids", "allowed_token_ids"])
@@ -113,19 +113,19 @@ async def test_too_long_token_lists_are_refused_before_making_choices(
     field: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of 128 choices would copy the list and send it to both model services."""
-    reached = RecordedCalls()
-    monkeypatch.setattr(parameters, "_logit_bias", reached.spy(parameters._logit_bias))
-    found = await refusal("/v1/completions", {"prompt": "a", "n": 128, field: [5] * 4097})
-    assert found == ("invalid_value", field) and not reached
+    conversions = RecordedCalls()
+    monkeypatch.setattr(parameters, "_logit_bias", conversions.spy(parameters._logit_bias))
+    error = await refusal("/v1/completions", {"prompt": "a", "n": 128, field: [5] * 4097})
+    assert error == ("invalid_value", field) and not conversions
 
 
 async def test_many_tokens_are_decoded_off_the_event_loop(decode_calls: RecordedCalls) -> None:
     async with gateway() as (client, deployment):
         answer = await client.post("/detokenize", json={"tokens": [5] * MANY})
-        door: Any = GenerationServicer(Front(deployment))
+        servicer: Any = GenerationServicer(Front(deployment))
         request = pb.DetokenizeRequest(token_ids=[5] * MANY)
-        told = await door.Detokenize(request, FakeContext())
-    assert answer.json()["prompt"] == told.text
+        response = await servicer.Detokenize(request, FakeContext())
+    assert answer.json()["prompt"] == response.text
     assert decode_calls == [(MANY, False)] * 2
 
 
@@ -152,11 +152,11 @@ async def test_token_strings_are_made_on_request_off_the_event_loop(
 def test_invalid_entry_among_many_is_named() -> None:
     with pytest.raises(InvalidInput, match=r"^prompt\[70000\]: must be from 0 to 4095; got -1"):
         check_token_ids("prompt", [5] * 70_000 + [-1], 4096)
-    many = tuple((token, 1.0) for token in range(4000))
-    check_biases(many, 4096)
-    for wrong in ((4096, 1.0), (5, 1.0), (4001, float("nan")), (4001, 101.0)):
+    biases = tuple((token, 1.0) for token in range(4000))
+    check_biases(biases, 4096)
+    for invalid in ((4096, 1.0), (5, 1.0), (4001, float("nan")), (4001, 101.0)):
         with pytest.raises(InvalidInput, match="^logit_bias"):
-            check_biases((*many, wrong), 4096)
+            check_biases((*biases, invalid), 4096)
 
 
 def test_large_bodies_are_recognized() -> None:

@@ -26,7 +26,7 @@ from orchestrator.key_file import KeyEntry, hash_of, new_key
 from tests.support.gateway import gateway
 
 CACHED = {"cache_control": {"type": "ephemeral"}}
-ASKED = {"role": "user", "content": [{"type": "text", "text": "x", **CACHED}]}
+USER = {"role": "user", "content": [{"type": "text", "text": "x", **CACHED}]}
 CALL = {
     "type": "tool_use",
     "id": "c1",
@@ -42,7 +42,7 @@ ANSWER = {"role": "assistant", "content": [
 TWO = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
 RETURNED = {"type": "tool_result", "tool_use_id": "c1", "content": TWO, "is_error": True}
 # From Claude Code's tool search, about tools that it had declared as deferred.
-FOUND = [{"type": "tool_reference", "tool_name": name} for name in ("weather", "g")]
+TOOL_REFERENCES = [{"type": "tool_reference", "tool_name": name} for name in ("weather", "g")]
 PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
 PDF = {"type": "document", "source": {"type": "base64", "data": ""}, "title": "a.pdf"}
 PLAIN_FILE = {"type": "document", "source": {"type": "text", "data": "hello"}, "title": None}
@@ -51,18 +51,20 @@ WEATHER = {"name": "weather", "input_schema": {"type": "object"}, "strict": True
 DEFINED = {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": WEATHER}}
 
 
-def body(**said: Any) -> MessagesBody:
-    return MessagesBody.model_validate({"messages": [ASKED], **said})
+def body(**fields: Any) -> MessagesBody:
+    return MessagesBody.model_validate({"messages": [USER], **fields})
 
 
-def chat_messages(said: list[Any], **more: Any) -> list[dict[str, Any]]:
-    chat = body(messages=said, **more).chat
-    return [one.model_dump(exclude_none=True, exclude={"tool_calls"}) for one in chat.messages]
+def chat_messages(turns: list[Any], **fields: Any) -> list[dict[str, Any]]:
+    chat = body(messages=turns, **fields).chat
+    return [
+        message.model_dump(exclude_none=True, exclude={"tool_calls"}) for message in chat.messages
+    ]
 
 
 def test_assistant_blocks_become_one_message() -> None:
-    chat = body(messages=[ASKED, ANSWER, {"role": "user", "content": [RETURNED]}]).chat
-    assert [one.role for one in chat.messages] == ["user", "assistant", "tool"]
+    chat = body(messages=[USER, ANSWER, {"role": "user", "content": [RETURNED]}]).chat
+    assert [message.role for message in chat.messages] == ["user", "assistant", "tool"]
     answer = chat.messages[1]
     assert (answer.reasoning, answer.content) == ("hm", "yes")
     assert answer.tool_calls is not None
@@ -77,7 +79,7 @@ def test_assistant_blocks_become_one_message() -> None:
         ([RETURNED, *TWO], [("tool", "one\ntwo"), ("user", "one\ntwo")]),
         ([TWO[0], RETURNED, TWO[1]], [("user", "one"), ("tool", "one\ntwo"), ("user", "two")]),
         ([{"type": "tool_result", "tool_use_id": "c1"}], [("tool", "")]),
-        ([{**RETURNED, "content": FOUND}], [("tool", "weather\ng")]),
+        ([{**RETURNED, "content": TOOL_REFERENCES}], [("tool", "weather\ng")]),
         ([{**RETURNED, "content": [TWO[0], PICTURE]}], [("tool", f"one\n{UNSEEN_IMAGE}")]),
         ([{**RETURNED, "content": [PDF, PLAIN_FILE]}], [("tool", f"{UNREADABLE_FILE}\nhello")]),
         ([{**RETURNED, "content": [RESULT]}], [("tool", "A page\nhttp://x\none\ntwo")]),
@@ -92,36 +94,36 @@ def test_blocks_of_a_turn_become_messages(
     blocks: list[Any], expected: list[tuple[str, str]]
 ) -> None:
     """Claude Code sends pages of a PDF beside the tool's result."""
-    said = chat_messages([{"role": "user", "content": blocks}])
-    assert [(one["role"], one["content"]) for one in said] == expected
+    converted = chat_messages([{"role": "user", "content": blocks}])
+    assert [(message["role"], message["content"]) for message in converted] == expected
 
 
 @pytest.mark.parametrize("system", ["Be brief.", [{"type": "text", "text": "Be brief.", **CACHED}]])
 def test_system_prompt_comes_first(system: Any) -> None:
-    assert chat_messages([ASKED], system=system)[0] == {"role": "system", "content": "Be brief."}
+    assert chat_messages([USER], system=system)[0] == {"role": "system", "content": "Be brief."}
 
 
 def test_leading_system_messages_are_merged() -> None:
     """gpt-oss's template silently drops all but the first."""
     words = [{"role": "system", "content": text} for text in ("Be kind.", "Stop.")]
-    said = chat_messages([words[0], ASKED, words[1]], system="Be brief.")
-    assert [one["role"] for one in said] == ["system", "user", "system"]
-    assert said[0]["content"] == "Be brief.\n\nBe kind."
+    converted = chat_messages([words[0], USER, words[1]], system="Be brief.")
+    assert [message["role"] for message in converted] == ["system", "user", "system"]
+    assert converted[0]["content"] == "Be brief.\n\nBe kind."
 
 
 @pytest.mark.parametrize("words", [{"content": []}, {"content": None}, {"content": ""}, {}])
 def test_directive_turns_without_content_are_dropped(words: dict[str, Any]) -> None:
     """Claude Code sends them in the middle of a conversation, which keeps them from then on."""
     directive = {"role": "system", "output_config": {"effort": "high"}, **words}
-    said = chat_messages([ASKED, directive, ANSWER, {"role": "user", "content": [RETURNED]}])
-    assert [one["role"] for one in said] == ["user", "assistant", "tool"]
+    converted = chat_messages([USER, directive, ANSWER, {"role": "user", "content": [RETURNED]}])
+    assert [message["role"] for message in converted] == ["user", "assistant", "tool"]
 
 
 def test_tool_changes_in_a_system_turn_are_accepted() -> None:
     tool = {"type": "tool_reference", "name": "weather"}
     changes = [{"type": kind, "tool": tool} for kind in ("tool_addition", "tool_removal")]
     turn = {"role": "system", "content": [*changes, TWO[0]], "clear_at": "next_user_message"}
-    assert chat_messages([ASKED, turn])[1:] == [{"role": "system", "content": "one"}]
+    assert chat_messages([USER, turn])[1:] == [{"role": "system", "content": "one"}]
 
 
 def test_messages_body_is_converted_to_a_chat() -> None:
@@ -151,27 +153,27 @@ def test_messages_body_is_converted_to_a_chat() -> None:
 
 
 @pytest.mark.parametrize(
-    ("choice", "meant"), [("auto", "auto"), ("any", "required"), ("none", "none")]
+    ("choice", "expected"), [("auto", "auto"), ("any", "required"), ("none", "none")]
 )
-def test_tool_choices_are_converted(choice: str, meant: str) -> None:
-    assert body(tools=[WEATHER], tool_choice={"type": choice}).chat.tool_choice == meant
+def test_tool_choices_are_converted(choice: str, expected: str) -> None:
+    assert body(tools=[WEATHER], tool_choice={"type": choice}).chat.tool_choice == expected
 
 
 def test_thinking_can_be_disabled() -> None:
-    said = body(thinking={"type": "disabled"}, chat_template_kwargs={"x": 1, "thinking": True})
-    assert said.chat.chat_template_kwargs == {"enable_thinking": False, "thinking": True, "x": 1}
+    parsed = body(thinking={"type": "disabled"}, chat_template_kwargs={"x": 1, "thinking": True})
+    assert parsed.chat.chat_template_kwargs == {"enable_thinking": False, "thinking": True, "x": 1}
     assert body().chat.chat_template_kwargs is None
 
 
 def test_final_assistant_message_is_continued() -> None:
-    chat = body(messages=[ASKED, {"role": "assistant", "content": "It is"}]).chat
+    chat = body(messages=[USER, {"role": "assistant", "content": "It is"}]).chat
     assert (chat.add_generation_prompt, chat.continue_final_message) == (False, True)
 
 
 @pytest.mark.parametrize(
-    ("said", "field"),
+    ("fields", "field"),
     [
-        ({"messages": [ASKED, ANSWER]}, "messages[1]"),
+        ({"messages": [USER, ANSWER]}, "messages[1]"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]},
          "messages[0].content[0].type"),
         ({"messages": [{"role": "user", "content": [CALL]}]}, "messages[0].content[0].type"),
@@ -189,9 +191,9 @@ def test_final_assistant_message_is_continued() -> None:
         ({"stop": "x", "stop_sequences": ["y"]}, "stop"),
     ],
 )  # fmt: skip
-def test_unsupported_and_invalid_fields_are_refused(said: dict[str, Any], field: str) -> None:
+def test_unsupported_and_invalid_fields_are_refused(fields: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidInput) as caught:
-        body(**said)
+        body(**fields)
     assert caught.value.field == field
     assert isinstance(caught.value, Unsupported) == (field in ("tools[0].type", "mcp_servers"))
 
@@ -200,10 +202,10 @@ def test_thread_request_error_has_anthropics_error_code() -> None:
     """Anthropic's tool runner then manages it itself; any other error makes it raise."""
     with pytest.raises(Unsupported) as caught:
         body(thread={"type": "create"})
-    said = problem(caught.value).anthropic_body["error"]
-    assert said["details"]["error_code"] == "thread_unsupported_request"
-    other = problem(Unsupported("speed", "is not supported", "fast"))
-    assert "details" not in other.anthropic_body["error"]
+    error = problem(caught.value).anthropic_body["error"]
+    assert error["details"]["error_code"] == "thread_unsupported_request"
+    other_problem = problem(Unsupported("speed", "is not supported", "fast"))
+    assert "details" not in other_problem.anthropic_body["error"]
 
 
 @pytest.mark.parametrize(
@@ -243,25 +245,25 @@ def test_output_blocks_are_streamed_in_sequence() -> None:
         assert begin["content_block"]["type"] == block["type"]
         pieces = [[text for name, text in e["delta"].items() if name != "type"] for e in deltas]
         text = "".join(piece for (piece,) in pieces)
-        whole = {"thinking": block.get("thinking"), "text": block.get("text")}.get(block["type"])
-        assert text == whole or json.loads(text) == block["input"]
+        expected = {"thinking": block.get("thinking"), "text": block.get("text")}.get(block["type"])
+        assert text == expected or json.loads(text) == block["input"]
     assert [block.get("input") for block in output.value[2:]] == [{"a": 5}, {}]
 
 
 @pytest.mark.parametrize(
-    ("written", "expected"),
+    ("arguments", "expected"),
     [
         ('{"a": [1, 2', {"a": [1, 2]}), ('{"a": "x', {}), ("", {}), ("[1]", {}), ("nonsense", {}),
         ('{"a": NaN}', {}), ('{"a": [1e999]}', {}),
     ],
 )  # fmt: skip
-def test_truncated_call_has_partial_input(written: str, expected: Any) -> None:
+def test_truncated_call_has_partial_input(arguments: str, expected: Any) -> None:
     """The input as far as it goes, as Anthropic's client parses partial JSON.
 
     What JSON cannot write, which would spoil the whole answer, is no input.
     """
     output = Output(KINDS)
-    list(output.feed(Parts([CallPart(0, "c", "f", written)])))
+    list(output.feed(Parts([CallPart(0, "c", "f", arguments)])))
     list(output.finish(COMPLETED))
     assert output.value[0]["input"] == expected
 
@@ -288,33 +290,33 @@ class FailingGeneration:
 
 async def test_failing_stream_ends_with_an_error_event() -> None:
     answer = MessageAnswer(FailingGeneration())  # type: ignore[arg-type]
-    written = b""
+    received = b""
     with pytest.raises(Overloaded) as caught:
         async for data in answer.events():
-            written += data
-    written += answer.error_event(caught.value)
-    lines = [line for line in written.decode().splitlines() if line.startswith("data: ")]
+            received += data
+    received += answer.error_event(caught.value)
+    lines = [line for line in received.decode().splitlines() if line.startswith("data: ")]
     start, *_, last = [json.loads(line.removeprefix("data: ")) for line in lines]
     assert start["message"]["usage"]["input_tokens"] == 5
     assert start["message"]["usage"]["cache_read_input_tokens"] == 4
     assert (last["type"], last["error"]["type"]) == ("error", "rate_limit_error")
-    assert b"event: error\n" in written and "too many requests" in last["error"]["message"]
+    assert b"event: error\n" in received and "too many requests" in last["error"]["message"]
 
 
 @pytest.mark.parametrize(
-    ("said", "status", "kind"),
+    ("body", "status", "kind"),
     [
         ({"messages": "x"}, 400, "invalid_request_error"),
         ({"messages": []}, 400, "invalid_request_error"),
-        ({"messages": [ASKED], "what": 1}, 400, "invalid_request_error"),
-        ({"messages": [ASKED], "model": "another"}, 404, "not_found_error"),
+        ({"messages": [USER], "what": 1}, 400, "invalid_request_error"),
+        ({"messages": [USER], "model": "another"}, 404, "not_found_error"),
         ("nonsense", 400, "invalid_request_error"),
     ],
 )
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
-async def test_errors_have_anthropics_shape(said: Any, status: int, kind: str, path: str) -> None:
+async def test_errors_have_anthropics_shape(body: Any, status: int, kind: str, path: str) -> None:
     async with gateway() as (client, _):
-        answer = await client.post(path, json=said)
+        answer = await client.post(path, json=body)
     assert answer.status_code == status
     error = answer.json()
     assert (set(error), set(error["error"])) == ({"type", "error"}, {"type", "message"})
@@ -328,32 +330,35 @@ async def test_openapi_document_describes_the_error_shape(path: str) -> None:
     async with gateway() as (client, _):
         document = (await client.get("/openapi.json")).json()
         refused = await client.post(path, json={"messages": "x"})
-    told = document["paths"][path]["post"]["responses"]["4XX"]["content"]["application/json"]
-    shape = document["components"]["schemas"][told["schema"]["$ref"].rpartition("/")[2]]
+    media_type = document["paths"][path]["post"]["responses"]["4XX"]["content"]["application/json"]
+    shape = document["components"]["schemas"][media_type["schema"]["$ref"].rpartition("/")[2]]
     assert set(refused.json()) == set(shape["properties"])
 
 
 async def test_unknown_route_and_method_errors() -> None:
     async with gateway() as (client, _):
         missing = await client.post("/v1/messages/batches")
-        wrong = await client.get("/v1/messages")
-        others = await client.get("/v1/messagesx")
+        with_get = await client.get("/v1/messages")
+        unknown_route = await client.get("/v1/messagesx")
     assert (missing.status_code, missing.json()["type"]) == (404, "error")
-    assert (wrong.status_code, wrong.json()["error"]["type"]) == (405, "invalid_request_error")
-    assert others.json()["error"]["code"] == "unknown_url"
+    assert (with_get.status_code, with_get.json()["error"]["type"]) == (
+        405,
+        "invalid_request_error",
+    )
+    assert unknown_route.json()["error"]["code"] == "unknown_url"
 
 
 async def test_api_key_is_accepted_in_either_header(tmp_path: Path) -> None:
     key = new_key()
     (tmp_path / "keys.toml").write_text(KeyEntry(name="a", sha256=hash_of(key), tenant="").toml())
-    said = {"messages": [ASKED]}
+    body = {"messages": [USER]}
     async with gateway(tmp_path / "keys.toml") as (client, _):
         for headers, status in [
             ({"x-api-key": key}, 200), ({"authorization": f"Bearer {key}"}, 200),
             ({"x-api-key": "another"}, 401), ({}, 401),
         ]:  # fmt: skip
             path = "/v1/messages/count_tokens"
-            answer = await client.post(path, json=said, headers=headers)
+            answer = await client.post(path, json=body, headers=headers)
             assert answer.status_code == status
             if status == 401:
                 assert answer.json()["error"]["type"] == "authentication_error"

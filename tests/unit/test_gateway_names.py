@@ -40,8 +40,8 @@ async def test_models_are_listed_under_all_names() -> None:
         assert (await client.get("/v1/models/other")).status_code == 404
 
 
-@pytest.mark.parametrize("said", ["", " , "])
-async def test_default_name_is_the_verifiers(said: str) -> None:
-    async with gateway(served_model_name=said) as (client, deployment):
+@pytest.mark.parametrize("served_name", ["", " , "])
+async def test_default_name_is_the_verifiers(served_name: str) -> None:
+    async with gateway(served_model_name=served_name) as (client, deployment):
         (model,) = (await client.get("/v1/models")).json()["data"]
     assert model["id"] == deployment.model.model_name

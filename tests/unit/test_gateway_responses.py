@@ -35,26 +35,26 @@ ASSISTANT = {
 }
 CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}", "status": None}
 RETURNED = {"type": "function_call_output", "call_id": "c1", "output": "5"}
-ASKED = {"role": "user", "content": "x"}
+USER = {"role": "user", "content": "x"}
 
 
-def body(**said: Any) -> ResponseBody:
-    return ResponseBody.model_validate({"input": "x", **said})
+def body(**fields: Any) -> ResponseBody:
+    return ResponseBody.model_validate({"input": "x", **fields})
 
 
-def roles(said: list[Any]) -> list[str]:
-    return [one["role"] for one in messages(None, body(input=said).input)]
+def roles(items: list[Any]) -> list[str]:
+    return [message["role"] for message in messages(None, body(input=items).input)]
 
 
 def test_items_of_one_answer_become_one_message() -> None:
-    told = messages(
-        "Be brief.", body(input=[ASKED, THOUGHT, ASSISTANT, CALL, CALL, RETURNED]).input
+    converted = messages(
+        "Be brief.", body(input=[USER, THOUGHT, ASSISTANT, CALL, CALL, RETURNED]).input
     )
-    assert [one["role"] for one in told] == ["system", "user", "assistant", "tool"]
-    answer = told[2]
+    assert [message["role"] for message in converted] == ["system", "user", "assistant", "tool"]
+    answer = converted[2]
     assert (answer["reasoning"], answer["content"]) == ("hm", "yes")
     assert [call["id"] for call in answer["tool_calls"]] == ["c1", "c1"]
-    assert told[3] == {"role": "tool", "tool_call_id": "c1", "content": "5"}
+    assert converted[3] == {"role": "tool", "tool_call_id": "c1", "content": "5"}
 
 
 def test_leading_system_messages_are_merged() -> None:
@@ -64,9 +64,9 @@ def test_leading_system_messages_are_merged() -> None:
     stay where they are.
     """
     developer = {"type": "message", "role": "developer", "content": "Read only."}
-    said = body(input=[developer, {**developer, "role": "system"}, ASKED, developer]).input
-    assert messages("Be brief.", said) == [
-        {"role": "system", "content": "Be brief.\n\nRead only.\n\nRead only."}, ASKED,
+    items = body(input=[developer, {**developer, "role": "system"}, USER, developer]).input
+    assert messages("Be brief.", items) == [
+        {"role": "system", "content": "Be brief.\n\nRead only.\n\nRead only."}, USER,
         {"role": "developer", "content": "Read only."},
     ]  # fmt: skip
     assert roles([ASSISTANT, developer, developer]) == ["assistant", "developer", "developer"]
@@ -75,8 +75,8 @@ def test_leading_system_messages_are_merged() -> None:
 def test_image_in_a_tool_result_becomes_a_placeholder() -> None:
     """A refusal would end the conversation, which contains it from then on; a user's is refused."""
     picture = {"type": "input_image", "image_url": "data:image/png;base64,", "detail": "high"}
-    said = body(input=[ASKED, CALL, {**RETURNED, "output": [picture]}]).input
-    assert messages(None, said)[-1] == {
+    items = body(input=[USER, CALL, {**RETURNED, "output": [picture]}]).input
+    assert messages(None, items)[-1] == {
         "role": "tool",
         "tool_call_id": "c1",
         "content": UNSEEN_IMAGE,
@@ -88,42 +88,42 @@ def test_image_in_a_tool_result_becomes_a_placeholder() -> None:
 def test_file_in_a_tool_result_becomes_a_placeholder() -> None:
     file = {"type": "input_file", "filename": "a.pdf", "file_data": "data:application/pdf;base64,"}
     text = {"type": "input_text", "text": "read"}
-    said = body(input=[ASKED, CALL, {**RETURNED, "output": [text, file]}]).input
-    assert messages(None, said)[-1]["content"] == f"read\n{UNREADABLE_FILE}"
+    items = body(input=[USER, CALL, {**RETURNED, "output": [text, file]}]).input
+    assert messages(None, items)[-1]["content"] == f"read\n{UNREADABLE_FILE}"
     with pytest.raises(ValueError, match="input_file"):
         body(input=[{"role": "user", "content": [file]}])
 
 
 def test_agent_messages_become_user_messages() -> None:
-    """Codex's helper agents get their task so: its "encrypted" part is the model's plain text."""
+    """Codex's helper agents get their task in an "encrypted" part, the model's plain text."""
     parts = [
         {"type": "input_text", "text": "Sender: main"},
         {"type": "encrypted_content", "encrypted_content": "Count the files."},
     ]
-    told: Any = {"type": "agent_message", "id": "amsg_0", "author": "main", "content": parts}
-    said = body(input=[ASKED, {**told, "recipient": "child"}]).chat
-    assert [one.role for one in said.messages] == ["user", "user"]
-    assert said.messages[-1].content == "Sender: main\nCount the files."
-    assert body(input=[{**told, "content": "Done."}]).chat.messages[0].content == "Done."
+    item: Any = {"type": "agent_message", "id": "amsg_0", "author": "main", "content": parts}
+    chat = body(input=[USER, {**item, "recipient": "child"}]).chat
+    assert [message.role for message in chat.messages] == ["user", "user"]
+    assert chat.messages[-1].content == "Sender: main\nCount the files."
+    assert body(input=[{**item, "content": "Done."}]).chat.messages[0].content == "Done."
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("items", "expected"),
     [
         ([ASSISTANT, ASSISTANT], ["assistant", "assistant"]),
         ([CALL, ASSISTANT], ["assistant", "assistant"]),
         ([ASSISTANT, THOUGHT, CALL], ["assistant", "assistant"]),
         ([CALL, RETURNED, THOUGHT, CALL, RETURNED], ["assistant", "tool", "assistant", "tool"]),
-        ([{"type": "reasoning", "summary": []}, ASKED], ["user"]),
+        ([{"type": "reasoning", "summary": []}, USER], ["user"]),
         ([THOUGHT, THOUGHT], ["assistant", "assistant"]),
     ],
 )
-def test_items_are_grouped_into_messages(said: list[Any], expected: list[str]) -> None:
-    assert roles(said) == expected
+def test_items_are_grouped_into_messages(items: list[Any], expected: list[str]) -> None:
+    assert roles(items) == expected
 
 
 def test_response_body_is_converted_to_a_chat() -> None:
-    said = body(
+    chat = body(
         tools=[{"type": "function", "name": "f", "strict": True}, {"type": "web_search"}],
         tool_choice={"type": "function", "name": "f"},
         reasoning={"effort": "low", "summary": "auto"},
@@ -134,19 +134,19 @@ def test_response_body_is_converted_to_a_chat() -> None:
         store=True,
         metadata={"a": "b"},
     ).chat
-    assert said.tools is not None and [tool.function.name for tool in said.tools] == ["f"]
-    assert said.tool_choice.function.name == "f"  # type: ignore[union-attr]
-    assert (said.reasoning_effort, said.logprobs, said.top_logprobs) == ("low", True, 3)
-    assert (said.top_k, said.stop, said.max_completion_tokens) == (5, ["x"], None)
-    assert said.response_format is not None and said.response_format.type == "text"
+    assert chat.tools is not None and [tool.function.name for tool in chat.tools] == ["f"]
+    assert chat.tool_choice.function.name == "f"  # type: ignore[union-attr]
+    assert (chat.reasoning_effort, chat.logprobs, chat.top_logprobs) == ("low", True, 3)
+    assert (chat.top_k, chat.stop, chat.max_completion_tokens) == (5, ["x"], None)
+    assert chat.response_format is not None and chat.response_format.type == "text"
 
 
-@pytest.mark.parametrize("said", [
+@pytest.mark.parametrize("options", [
     {"truncation": "auto"}, {"stream": True, "stream_options": {"include_usage": True}},
 ])  # fmt: skip
-def test_options_that_always_hold_are_accepted(said: dict[str, Any]) -> None:
+def test_options_that_always_hold_are_accepted(options: dict[str, Any]) -> None:
     """Usage comes with the last event; too long input is refused rather than truncated."""
-    assert body(**said).chat.messages == body().chat.messages
+    assert body(**options).chat.messages == body().chat.messages
 
 
 NAMESPACE = {"type": "namespace", "name": "mcp__weather", "description": "Tools of it.", "tools": [
@@ -160,18 +160,18 @@ CALLED = {**CALL, "name": "forecast", "namespace": "mcp__weather"}
 
 
 def test_namespaced_functions_are_functions_of_the_chat() -> None:
-    """Codex sends MCP servers' tools so, and knows calls by both names."""
-    said = body(tools=[PLAIN_TOOL, NAMESPACE, {"type": "web_search"}], input=[ASKED, CALLED])
-    functions = [tool.function for tool in said.chat.tools or ()]
-    assert [one.name for one in functions] == ["f", *FULL_NAMES]
+    """Codex sends MCP servers' tools this way, and recognises calls by both names."""
+    parsed = body(tools=[PLAIN_TOOL, NAMESPACE, {"type": "web_search"}], input=[USER, CALLED])
+    functions = [tool.function for tool in parsed.chat.tools or ()]
+    assert [function.name for function in functions] == ["f", *FULL_NAMES]
     assert functions[1].description == "Of a city."
-    calls = said.chat.messages[-1].tool_calls or []
+    calls = parsed.chat.messages[-1].tool_calls or []
     assert [call.function.name for call in calls] == ["mcp__weather__forecast"]
-    output = Output(kinds(namespaced_names(said.tools or ())))
+    output = Output(kinds(namespaced_names(parsed.tools or ())))
     for name in ("f", "mcp__weather__forecast"):
         list(output.feed(Parts([CallPart(0, "c", name, "{}")])))
-    told = [(item["name"], item.get("namespace")) for item in output.value]
-    assert told == [("f", None), ("forecast", "mcp__weather")]
+    called_names = [(item["name"], item.get("namespace")) for item in output.value]
+    assert called_names == [("f", None), ("forecast", "mcp__weather")]
 
 
 def test_duplicate_full_function_names_are_refused() -> None:
@@ -181,71 +181,71 @@ def test_duplicate_full_function_names_are_refused() -> None:
 
 def test_tools_may_be_sent_as_an_input_item() -> None:
     """Newer versions of Codex send no others, and omit what only OpenAI's servers run."""
-    more = {"type": "additional_tools", "role": "developer", "tools": [
+    tools_item = {"type": "additional_tools", "role": "developer", "tools": [
         {**PLAIN_TOOL, "description": "Now."}, NAMESPACE, {"type": "web_search"}]}  # fmt: skip
-    said = body(input=[more, ASKED], tool_choice="required")
-    assert [tool.function.name for tool in said.chat.tools or ()] == ["f", *FULL_NAMES]
-    assert [one.role for one in said.chat.messages] == ["user"]
-    again = body(input=[more, ASKED], tools=[PLAIN_TOOL, {**PLAIN_TOOL, "name": "g"}])
-    told = [(tool.function.name, tool.function.description) for tool in again.chat.tools or ()]
-    assert told[:2] == [("g", None), ("f", "Now.")]
+    parsed = body(input=[tools_item, USER], tool_choice="required")
+    assert [tool.function.name for tool in parsed.chat.tools or ()] == ["f", *FULL_NAMES]
+    assert [message.role for message in parsed.chat.messages] == ["user"]
+    both = body(input=[tools_item, USER], tools=[PLAIN_TOOL, {**PLAIN_TOOL, "name": "g"}])
+    offered = [(tool.function.name, tool.function.description) for tool in both.chat.tools or ()]
+    assert offered[:2] == [("g", None), ("f", "Now.")]
     with pytest.raises(ValueError, match="additional_tools.tools.0.*name"):
-        body(input=[{**more, "tools": [{"type": "function"}]}, ASKED])
+        body(input=[{**tools_item, "tools": [{"type": "function"}]}, USER])
 
 
 def test_additional_codex_fields_are_ignored() -> None:
     """Fields about itself, its items and summaries, in every request."""
-    noted = {"internal_chat_message_metadata_passthrough": {"turn_id": "1"}}
+    metadata = {"internal_chat_message_metadata_passthrough": {"turn_id": "1"}}
     text = {"type": "input_text", "text": "x", "prompt_cache_breakpoint": {"mode": "explicit"}}
     items: list[Any] = [
-        {"type": "message", "role": "developer", "content": [text], **noted},
-        {**THOUGHT, "encrypted_content": None, **noted}, {**CALL, "namespace": None, **noted},
-        {**RETURNED, **noted},
+        {"type": "message", "role": "developer", "content": [text], **metadata},
+        {**THOUGHT, "encrypted_content": None, **metadata}, {**CALL, "namespace": None, **metadata},
+        {**RETURNED, **metadata},
     ]  # fmt: skip
-    said = body(
+    parsed = body(
         input=items, store=False, stream=True, include=["reasoning.encrypted_content"],
         stream_options={"reasoning_summary_delivery": "sequential_cutoff"},
         client_metadata={"x-codex-installation-id": "1"}, prompt_cache_key="1",
         tools=[{"type": "function", "name": "f", "strict": False, "output_schema": None}],
         reasoning={"effort": "low", "summary": "auto", "context": None},
     )  # fmt: skip
-    assert [one.role for one in said.chat.messages] == ["system", "assistant", "tool"]
+    assert [message.role for message in parsed.chat.messages] == ["system", "assistant", "tool"]
 
 
 def test_additional_fields_of_newer_openai_clients_are_ignored() -> None:
-    """Who may call and has called, the form of results, and access programs."""
+    """Fields for permitted and actual callers, the form of results, and access programs."""
     direct: Any = {"caller": {"type": "direct"}}
     tool: Any = {
         "type": "function", "name": "f", "allowed_callers": ["direct"],
         "output_schema": {"type": "object"},
     }  # fmt: skip
-    said = body(
-        input=[ASKED, {**CALL, **direct}, {**RETURNED, **direct, "name": "f", "namespace": "n"}],
+    parsed = body(
+        input=[USER, {**CALL, **direct}, {**RETURNED, **direct, "name": "f", "namespace": "n"}],
         tools=[tool], access_programs={"cyber": "standard"}, reasoning={"context": "all_turns"},
     )  # fmt: skip
-    assert [one.role for one in said.chat.messages] == ["user", "assistant", "tool"]
-    (told,) = said.chat.tools or []
-    assert told.function.model_dump(exclude_none=True) == {"name": "f"}
+    assert [message.role for message in parsed.chat.messages] == ["user", "assistant", "tool"]
+    (chat_tool,) = parsed.chat.tools or []
+    assert chat_tool.function.model_dump(exclude_none=True) == {"name": "f"}
 
 
 @pytest.mark.parametrize(
-    ("inside", "told"),
+    ("inside", "expected"),
     [
         ("max_completion_tokens", "max_output_tokens"), ("messages[3].content", "input"),
         ("response_format.json_schema", "text.format.json_schema"),
         ("tool_choice.function.name", "tool_choice.name"), ("temperature", "temperature"),
     ],
 )  # fmt: skip
-def test_errors_use_the_clients_field_names(inside: str, told: str) -> None:
+def test_errors_use_the_clients_field_names(inside: str, expected: str) -> None:
     with pytest.raises(InvalidInput) as caught, own_names():
         raise InvalidInput(inside, "must be another", 1)
-    assert caught.value.field == told
+    assert caught.value.field == expected
 
 
 def test_output_items_are_streamed_in_sequence() -> None:
     """The events add up to the items at the end."""
     output = Output(kinds({}))
-    told: list[Any] = []
+    events: list[Any] = []
     first = CallPart(0, "call_0", "f", "{")
     rounds: list[list[Part]] = [
         [Reasoning("I ")], [Reasoning("see"), Content("It")], [Content(" is")],
@@ -253,17 +253,17 @@ def test_output_items_are_streamed_in_sequence() -> None:
         [CallPart(1, "", "", "{}")],
     ]  # fmt: skip
     for parts in rounds:
-        told.extend(output.feed(Parts(parts)))
-    told.extend(output.finish(COMPLETED))
-    made = [item["type"] for item in output.value]
-    assert made == ["reasoning", "message", "function_call", "function_call"]
+        events.extend(output.feed(Parts(parts)))
+    events.extend(output.finish(COMPLETED))
+    types = [item["type"] for item in output.value]
+    assert types == ["reasoning", "message", "function_call", "function_call"]
     assert {item["status"] for item in output.value} == {"completed"}
     for index, item in enumerate(output.value):
-        mine = [event for event in told if event["output_index"] == index]
-        assert mine[0]["type"] == "response.output_item.added"
-        assert mine[0]["item"]["status"] == "in_progress"
-        assert (mine[-1]["type"], mine[-1]["item"]) == ("response.output_item.done", item)
-        text = "".join(event.get("delta", "") for event in mine)
+        updates = [event for event in events if event["output_index"] == index]
+        assert updates[0]["type"] == "response.output_item.added"
+        assert updates[0]["item"]["status"] == "in_progress"
+        assert (updates[-1]["type"], updates[-1]["item"]) == ("response.output_item.done", item)
+        text = "".join(event.get("delta", "") for event in updates)
         whole = item["arguments"] if "arguments" in item else item["content"][0]["text"]
         assert text == whole
     assert [item.get("arguments") for item in output.value[2:]] == ["{}", "{}"]
@@ -293,7 +293,7 @@ class FailingGeneration:
         yield Step(0, Piece(token_ids=(1,), sources=(), decode_texts=lambda: ("Hello",)), None)
         raise Unavailable("the verifier has gone")
 
-    def format_logprobs(self, *_said: Any) -> None:
+    def format_logprobs(self, *_args: Any) -> None:
         return None
 
 
@@ -310,12 +310,12 @@ def test_stream_that_fails_before_its_first_token_begins_with_response_created()
 
 async def test_failing_stream_ends_with_response_failed() -> None:
     answer = ResponseAnswer(FailingGeneration(), body())  # type: ignore[arg-type]
-    told = b""
+    received = b""
     with pytest.raises(Unavailable) as caught:
         async for data in answer.events():
-            told += data
-    told += answer.error_event(caught.value)
-    lines = [line for line in told.decode().splitlines() if line.startswith("data: ")]
+            received += data
+    received += answer.error_event(caught.value)
+    lines = [line for line in received.decode().splitlines() if line.startswith("data: ")]
     events = [json.loads(line.removeprefix("data: ")) for line in lines]
     last = events[-1]
     assert [event["sequence_number"] for event in events] == list(range(len(events)))

@@ -13,8 +13,8 @@ from draftloop.request import SamplingParameters
 from orchestrator.gateway.sampling_defaults import OPENAI, sampling_defaults
 
 
-def defaults_from(folder: Path, **said: Any) -> SamplingParameters:
-    (folder / "generation_config.json").write_text(json.dumps(said))
+def defaults_from(folder: Path, **values: Any) -> SamplingParameters:
+    (folder / "generation_config.json").write_text(json.dumps(values))
     return sampling_defaults(folder)
 
 
@@ -32,16 +32,16 @@ def test_generation_configs_of_model_hubs_are_read(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("said", [
+@pytest.mark.parametrize("values", [
     {"temperature": "hot"}, {"temperature": -1}, {"top_p": 0}, {"min_p": [0.1]}, {"top_k": True},
     {"top_k": 2.5},
 ])  # fmt: skip
-def test_invalid_recommended_value_is_named(tmp_path: Path, said: dict[str, Any]) -> None:
-    (name,) = said
+def test_invalid_recommended_value_is_named(tmp_path: Path, values: dict[str, Any]) -> None:
+    (name,) = values
     with pytest.raises(
         StartupFailure, match=f"^generation_config: .*generation_config.json: {name}"
     ):
-        defaults_from(tmp_path, **said)
+        defaults_from(tmp_path, **values)
 
 
 def test_invalid_json_is_reported(tmp_path: Path) -> None:

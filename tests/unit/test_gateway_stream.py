@@ -22,14 +22,14 @@ SCOPE: dict[str, Any] = {"type": "http"}
 
 
 class FakeClient:
-    """A client that stays until `leaves` is set and accepts all messages."""
+    """A client that stays until `disconnects` is set and accepts all messages."""
 
     def __init__(self) -> None:
-        self.leaves = asyncio.Event()
+        self.disconnects = asyncio.Event()
         self.messages: list[Any] = []
 
     async def receive(self) -> Any:
-        await self.leaves.wait()
+        await self.disconnects.wait()
         return {"type": "http.disconnect"}
 
     async def send(self, message: Any) -> None:
@@ -43,18 +43,18 @@ class FakeClient:
 class AdmissionFront:
     """A front that counts admitted requests."""
 
-    taken = 0
+    admitted = 0
 
     def __init__(self) -> None:
         self.shutdown = Shutdown()
 
     @contextlib.contextmanager
     def admit(self, _caller: object, count: int) -> Iterator[None]:
-        self.taken += count
+        self.admitted += count
         yield
-        self.taken -= count
+        self.admitted -= count
 
-    def serving(self, *_said: object) -> contextlib.AbstractContextManager[None]:
+    def serving(self, *_args: object) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
 
@@ -72,8 +72,8 @@ class CountedGeneration:
         self.finish_reason = "stop"
 
 
-async def failing_events(error: Exception, *, after: int) -> AsyncGenerator[bytes, None]:
-    for _ in range(after):
+async def failing_events(error: Exception, *, event_count: int) -> AsyncGenerator[bytes, None]:
+    for _ in range(event_count):
         yield b"data: {}\n\n"
     raise error
 
@@ -81,34 +81,36 @@ async def failing_events(error: Exception, *, after: int) -> AsyncGenerator[byte
 async def test_error_before_the_first_event_is_raised() -> None:
     peer = FakeClient()
     with pytest.raises(Overloaded):
-        await EventStream(failing_events(Overloaded("full"), after=0), error_events)(
+        await EventStream(failing_events(Overloaded("full"), event_count=0), error_events)(
             SCOPE, peer.receive, peer.send
         )
     assert not peer.messages
 
 
-@pytest.mark.parametrize(("error", "word"), [
+@pytest.mark.parametrize(("error", "expected"), [
     (DeadlineExceeded(), b"deadline"), (RuntimeError("secret"), b"internal error"),
 ])  # fmt: skip
-async def test_error_after_the_first_event_is_an_event(error: Exception, word: bytes) -> None:
+async def test_error_after_the_first_event_is_an_event(error: Exception, expected: bytes) -> None:
     peer = FakeClient()
-    await EventStream(failing_events(error, after=2), error_events)(SCOPE, peer.receive, peer.send)
+    await EventStream(failing_events(error, event_count=2), error_events)(
+        SCOPE, peer.receive, peer.send
+    )
     assert peer.messages[0]["status"] == 200
-    assert b'data: {"error":' in peer.body and word in peer.body and b"secret" not in peer.body
+    assert b'data: {"error":' in peer.body and expected in peer.body and b"secret" not in peer.body
     assert peer.body.endswith(b"data: [DONE]\n\n")
     assert not peer.messages[-1].get("more_body")
 
 
 class SlowEvents:
-    """Events that begin when told to, or fail then."""
+    """Events that wait for `may_begin`; then they begin, or fail with `error`."""
 
     def __init__(self, error: Exception | None = None) -> None:
-        self.begins, self.closed = asyncio.Event(), asyncio.Event()
+        self.may_begin, self.closed = asyncio.Event(), asyncio.Event()
         self._error = error
 
     async def events(self) -> AsyncGenerator[bytes, None]:
         try:
-            await self.begins.wait()
+            await self.may_begin.wait()
             if self._error is not None:
                 raise self._error
             yield b"data: 1\n\n"
@@ -116,24 +118,24 @@ class SlowEvents:
         finally:
             self.closed.set()
 
-    async def heard(self, peer: FakeClient) -> asyncio.Task[None]:
-        """Runs until the client has been sent signs of life."""
+    async def run_until_keepalive(self, peer: FakeClient) -> asyncio.Task[None]:
+        """Starts the stream and returns once the client has received keepalives."""
         answer = EventStream(self.events(), error_events)
         running = asyncio.create_task(answer(SCOPE, peer.receive, peer.send))
         await eventually(lambda: peer.body.count(stream.KEEP_ALIVE_COMMENT) > 1)
         assert peer.messages[0]["status"] == 200
         return running
 
-    async def notifying(self, peer: FakeClient) -> None:
-        """Runs to the end."""
-        running = await self.heard(peer)
-        self.begins.set()
+    async def run_to_end(self, peer: FakeClient) -> None:
+        """Runs the stream to its end."""
+        running = await self.run_until_keepalive(peer)
+        self.may_begin.set()
         await running
 
 
 @pytest.fixture
 def short_quiet_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shortens the time until a sign of life is sent."""
+    """Shortens the time until a keepalive is sent."""
     monkeypatch.setattr(stream, "KEEP_ALIVE_INTERVAL_S", 0.01)
 
 
@@ -141,7 +143,7 @@ def short_quiet_time(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_waiting_client_receives_keepalives() -> None:
     """Node's clients give up after 300 s without a response head; prompts may take longer."""
     peer, slow = FakeClient(), SlowEvents()
-    await slow.notifying(peer)
+    await slow.run_to_end(peer)
     assert peer.body.replace(stream.KEEP_ALIVE_COMMENT, b"") == b"data: 1\n\ndata: 2\n\n"
     assert not peer.messages[-1].get("more_body") and slow.closed.is_set()
 
@@ -149,15 +151,15 @@ async def test_waiting_client_receives_keepalives() -> None:
 @pytest.mark.usefixtures("short_quiet_time")
 async def test_error_after_a_keepalive_is_an_event() -> None:
     peer = FakeClient()
-    await SlowEvents(DeadlineExceeded()).notifying(peer)
+    await SlowEvents(DeadlineExceeded()).run_to_end(peer)
     assert b'data: {"error":' in peer.body and peer.body.endswith(b"data: [DONE]\n\n")
 
 
 @pytest.mark.usefixtures("short_quiet_time")
 async def test_disconnect_while_waiting_ends_the_generation() -> None:
     peer, slow = FakeClient(), SlowEvents()
-    running = await slow.heard(peer)
-    peer.leaves.set()
+    running = await slow.run_until_keepalive(peer)
+    peer.disconnects.set()
     await running
     assert slow.closed.is_set()
 
@@ -168,7 +170,7 @@ async def test_client_disconnect_ends_the_generation() -> None:
     async def endless() -> AsyncGenerator[bytes, None]:
         try:
             yield b"data: 1\n\n"
-            peer.leaves.set()
+            peer.disconnects.set()
             await asyncio.Event().wait()
         finally:
             closed.set()
@@ -196,7 +198,7 @@ class OutcomeFront(AdmissionFront):
         self.errors: list[BaseException] = []
 
     @contextlib.contextmanager
-    def serving(self, *_said: object) -> Iterator[None]:
+    def serving(self, *_args: object) -> Iterator[None]:
         try:
             yield
         except BaseException as error:
@@ -227,24 +229,24 @@ async def test_slow_reader_is_admitted_only_while_its_generations_run() -> None:
     running = steps(front, generations, (), None)  # type: ignore[arg-type]
     async with contextlib.aclosing(running):
         await anext(running)
-        assert front.taken == 2
-        await eventually(lambda: not front.taken)
+        assert front.admitted == 2
+        await eventually(lambda: not front.admitted)
         numbers: list[Any] = [step.piece async for step in running]
         assert numbers == [0, 1, 1, 2]
 
 
 def test_events_contain_no_line_separators() -> None:
     # Some readers end lines at characters such as U+2028 and U+0085, so these are escaped.
-    said = {"text": "a\u2028b\u2029c\x85d\x0be\x1cf"}
-    (line,) = event(said).decode().removesuffix("\n\n").splitlines()
-    assert json.loads(line.removeprefix("data: ")) == said
+    payload = {"text": "a\u2028b\u2029c\x85d\x0be\x1cf"}
+    (line,) = event(payload).decode().removesuffix("\n\n").splitlines()
+    assert json.loads(line.removeprefix("data: ")) == payload
 
 
 async def test_stalled_client_is_treated_as_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "STALL_TIMEOUT_S", 0.01)
     closed = asyncio.Event()
 
-    async def stuck(message: Any) -> None:
+    async def blocked_send(message: Any) -> None:
         if message["type"] == "http.response.body":
             await asyncio.Event().wait()
 
@@ -255,5 +257,5 @@ async def test_stalled_client_is_treated_as_disconnected(monkeypatch: pytest.Mon
         finally:
             closed.set()
 
-    await EventStream(events(), error_events)(SCOPE, FakeClient().receive, stuck)
+    await EventStream(events(), error_events)(SCOPE, FakeClient().receive, blocked_send)
     assert closed.is_set()

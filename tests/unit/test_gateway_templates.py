@@ -47,10 +47,10 @@ def test_model_without_a_template_uses_the_default() -> None:
     assert template.render(TALK) == "System: Be short.\n\nUser: Hi\n\nAssistant:"
 
 
-@pytest.mark.parametrize("told", [CHATML, [{"name": "tools", "template": "no"},
+@pytest.mark.parametrize("chat_template", [CHATML, [{"name": "tools", "template": "no"},
                                            {"name": "default", "template": CHATML}]])  # fmt: skip
-def test_template_of_the_model_is_used(tmp_path: Path, told: Any) -> None:
-    template = ChatTemplate(template_folder(tmp_path, {"chat_template": told}))
+def test_template_of_the_model_is_used(tmp_path: Path, chat_template: Any) -> None:
+    template = ChatTemplate(template_folder(tmp_path, {"chat_template": chat_template}))
     assert template.render(TALK[1:]).endswith("Hi<|im_end|>\n<|im_start|>assistant\n")
     assert "assistant" not in template.render(TALK, add_generation_prompt=False)
 
@@ -98,8 +98,8 @@ def test_templates_have_the_helpers_of_transformers(tmp_path: Path) -> None:
         "{% generation %}{{ messages[1].content }}{% endgeneration %}"
         "{{ {'b': 1, 'a': 2} | tojson(separators=(',', ':'), sort_keys=true) }}"
     )
-    said = ChatTemplate(template_folder(tmp_path, {}, text)).render(TALK)
-    assert said == f'{datetime.now().astimezone().year} Hi{{"a":2,"b":1}}'
+    rendered = ChatTemplate(template_folder(tmp_path, {}, text)).render(TALK)
+    assert rendered == f'{datetime.now().astimezone().year} Hi{{"a":2,"b":1}}'
 
 
 def test_request_options_reach_the_template(tmp_path: Path) -> None:
@@ -121,9 +121,9 @@ async def test_reasoning_effort_sets_the_thinking_options(
     """The template gets both names: DeepSeek V3.1 knows only `thinking`."""
     text = "{{ reasoning_effort }} {{ enable_thinking }} {{ thinking }}"
     template = ChatTemplate(template_folder(tmp_path, {}, text))
-    said = {"messages": TALK, "reasoning_effort": effort, "chat_template_kwargs": options}
+    body = {"messages": TALK, "reasoning_effort": effort, "chat_template_kwargs": options}
     async with gateway() as (_, deployment):
-        prompt = await Prompts(deployment, template).of_chat(ChatBody.model_validate(said))
+        prompt = await Prompts(deployment, template).of_chat(ChatBody.model_validate(body))
     assert prompt.text == expected
 
 
@@ -143,21 +143,21 @@ def test_template_refusals_and_violations_are_input_errors(tmp_path: Path, text:
 
 
 @pytest.mark.parametrize("content", ["<", "end", "|", "e", "im_end", "user", " So:\n 1.  ", "Hi"])
-@pytest.mark.parametrize("shown", ["m.content", "m.content | trim"])
-def test_last_message_is_continued(tmp_path: Path, content: str, shown: str) -> None:
+@pytest.mark.parametrize("expression", ["m.content", "m.content | trim"])
+def test_last_message_is_continued(tmp_path: Path, content: str, expression: str) -> None:
     """The prompt ends with it, even if the marks of turns contain the same letters."""
-    template = ChatTemplate(template_folder(tmp_path, {}, CHATML.replace("m.content", shown)))
-    kept = content.strip() if "trim" in shown else content
+    template = ChatTemplate(template_folder(tmp_path, {}, CHATML.replace("m.content", expression)))
+    continued = content.strip() if "trim" in expression else content
     opened = template.render_open([*TALK, {"role": "assistant", "content": content}])
-    assert opened == template.render(TALK) + kept
+    assert opened == template.render(TALK) + continued
 
 
-@pytest.mark.parametrize("shown", ["m.content | upper", "m.content[:1]", "''"])
+@pytest.mark.parametrize("expression", ["m.content | upper", "m.content[:1]", "''"])
 def test_last_message_missing_from_the_prompt_cannot_be_continued(
-    tmp_path: Path, shown: str
+    tmp_path: Path, expression: str
 ) -> None:
     # The template must show the last message as it stands.
-    template = ChatTemplate(template_folder(tmp_path, {}, CHATML.replace("m.content", shown)))
+    template = ChatTemplate(template_folder(tmp_path, {}, CHATML.replace("m.content", expression)))
     with pytest.raises(InvalidInput) as caught:
         template.render_open([*TALK, {"role": "assistant", "content": "So"}])
     assert caught.value.field == "continue_final_message"
@@ -165,16 +165,18 @@ def test_last_message_missing_from_the_prompt_cannot_be_continued(
 
 def test_strict_template_gets_alternating_turns(tmp_path: Path) -> None:
     """Agents send several system and user messages in a row, which Gemma's template refuses."""
-    said = [{"role": role, "content": role[0] + str(place)} for place, role in enumerate(AGENTS)]
-    lenient = ChatTemplate(template_folder(tmp_path, {}, CHATML)).render(said)
+    messages = [
+        {"role": role, "content": role[0] + str(place)} for place, role in enumerate(AGENTS)
+    ]
+    lenient = ChatTemplate(template_folder(tmp_path, {}, CHATML)).render(messages)
     assert lenient.count("system\n") == 3 and lenient.count("user\n") == 4
     strict = ChatTemplate(template_folder(tmp_path, {}, STRICT))
     turns = "s0\n\ns1|user:u2\n\nu3|assistant:a4|user:s5\n\nu6|assistant:a7|user:u8|"
-    assert strict.render(said) == turns
-    begun = {"role": "assistant", "content": "So"}
-    assert strict.render_open([*said, begun]) == f"{turns}assistant:So"
+    assert strict.render(messages) == turns
+    partial_answer = {"role": "assistant", "content": "So"}
+    assert strict.render_open([*messages, partial_answer]) == f"{turns}assistant:So"
     with pytest.raises(InvalidInput, match="roles must alternate"):
-        strict.render([*said, begun, begun])
+        strict.render([*messages, partial_answer, partial_answer])
 
 
 @pytest.mark.parametrize("content", ["{{ 7 * 7 }}", "{% raise %}", "{#"])

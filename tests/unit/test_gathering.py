@@ -39,17 +39,17 @@ ROWS_FIRST = cost_line_of(10, 20, 40, 80, 160)  # together costs as much as apar
 
 
 def record_absences(
-    gathering: Gathering, party: str, absence_ms: float, rows: int = 1, times: int = 4
+    gathering: Gathering, session: str, absence_ms: float, rows: int = 1, times: int = 4
 ) -> int:
-    """A session that was away `times` times and has left again; returns when it left."""
-    now = 0
-    gathering.record_request(party, rows, now)
+    """Records `times` absences of a session; returns the time of its last answer."""
+    now_ns = 0
+    gathering.record_request(session, rows, now_ns)
     for _ in range(times):
-        gathering.record_answer(party, now)
-        now += round(absence_ms * MS)
-        gathering.record_request(party, rows, now)
-    gathering.record_answer(party, now)
-    return now
+        gathering.record_answer(session, now_ns)
+        now_ns += round(absence_ms * MS)
+        gathering.record_request(session, rows, now_ns)
+    gathering.record_answer(session, now_ns)
+    return now_ns
 
 
 def gathering_of(costs: CostLine) -> Gathering:
@@ -67,20 +67,20 @@ def test_unknown_sessions_are_not_waited_for() -> None:
 
 def test_session_due_soon_is_waited_for_when_rows_are_cheap() -> None:
     gathering = gathering_of(WEIGHTS_FIRST)
-    left = record_absences(gathering, "soon", 2)
-    patience = gathering.wait_ns(1, 1, left)
+    last_answer_ns = record_absences(gathering, "soon", 2)
+    patience = gathering.wait_ns(1, 1, last_answer_ns)
     assert 2 * MS <= patience <= 3 * MS
-    assert gathering.wait_ns(1, 1, left + MS) == patience - MS
-    assert gathering.wait_ns(1, 1, left + 4 * MS) == 0  # overdue
+    assert gathering.wait_ns(1, 1, last_answer_ns + MS) == patience - MS
+    assert gathering.wait_ns(1, 1, last_answer_ns + 4 * MS) == 0  # overdue
     gathering.remove("soon")
-    assert gathering.wait_ns(1, 1, left) == 0
+    assert gathering.wait_ns(1, 1, last_answer_ns) == 0
 
 
 def test_irregular_session_is_waited_for_longer() -> None:
     gathering = gathering_of(WEIGHTS_FIRST)
-    left = record_absences(gathering, "soon", 2, times=1)
-    assert gathering.wait_ns(1, 1, left) == 2 * MS * (1 + FIRST_DEVIATION)
-    now = left
+    last_answer_ns = record_absences(gathering, "soon", 2, times=1)
+    assert gathering.wait_ns(1, 1, last_answer_ns) == 2 * MS * (1 + FIRST_DEVIATION)
+    now = last_answer_ns
     for number in range(40):
         now += (1 + number % 2 * 2) * MS  # 1 and 3 ms in turn
         gathering.record_request("soon", 1, now)
@@ -90,44 +90,44 @@ def test_irregular_session_is_waited_for_longer() -> None:
 
 def test_wait_requires_a_clear_gain() -> None:
     """1 answer in 10 ms at once, or 2 in about 18.8 ms, or in 17.3 ms."""
-    for together, waits in ((16.5, False), (15.0, True)):
+    for together, is_waited_for in ((16.5, False), (15.0, True)):
         gathering = gathering_of(cost_line_of(10, together))
-        left = record_absences(gathering, "soon", 2)
-        assert (gathering.wait_ns(1, 1, left) > 0) is waits
+        last_answer_ns = record_absences(gathering, "soon", 2)
+        assert (gathering.wait_ns(1, 1, last_answer_ns) > 0) is is_waited_for
 
 
 def test_no_wait_when_every_row_costs_the_same() -> None:
     gathering = gathering_of(ROWS_FIRST)
-    left = record_absences(gathering, "soon", 2)
-    assert gathering.wait_ns(1, 1, left) == 0
+    last_answer_ns = record_absences(gathering, "soon", 2)
+    assert gathering.wait_ns(1, 1, last_answer_ns) == 0
 
 
 def test_session_absent_for_a_forward_is_not_waited_for() -> None:
     gathering = gathering_of(WEIGHTS_FIRST)
-    left = record_absences(gathering, "drafts", 12)
-    assert gathering.wait_ns(1, 1, left) == 0
+    last_answer_ns = record_absences(gathering, "drafts", 12)
+    assert gathering.wait_ns(1, 1, last_answer_ns) == 0
 
 
 def test_wait_covers_only_sessions_that_raise_throughput() -> None:
     gathering = gathering_of(WEIGHTS_FIRST)
     record_absences(gathering, "soon", 2)
     record_absences(gathering, "late", 9)
-    for party in ("soon", "late"):
-        gathering.record_answer(party, 100 * MS)
+    for session in ("soon", "late"):
+        gathering.record_answer(session, 100 * MS)
     patience = gathering.wait_ns(1, 1, 100 * MS)
     assert 2 * MS <= patience <= 3 * MS
 
 
 def test_long_absence_resets_the_sessions_statistics() -> None:
     gathering = gathering_of(WEIGHTS_FIRST)
-    left = record_absences(gathering, "pauses", 2)
-    back = left + MAX_ABSENCE_NS + MS
-    gathering.record_request("pauses", 1, back)
-    gathering.record_answer("pauses", back)
-    assert gathering.wait_ns(1, 1, back) == 0
-    gathering.record_request("pauses", 1, back + 2 * MS)
-    gathering.record_answer("pauses", back + 2 * MS)
-    assert gathering.wait_ns(1, 1, back + 2 * MS) > 0
+    last_answer_ns = record_absences(gathering, "pauses", 2)
+    return_ns = last_answer_ns + MAX_ABSENCE_NS + MS
+    gathering.record_request("pauses", 1, return_ns)
+    gathering.record_answer("pauses", return_ns)
+    assert gathering.wait_ns(1, 1, return_ns) == 0
+    gathering.record_request("pauses", 1, return_ns + 2 * MS)
+    gathering.record_answer("pauses", return_ns + 2 * MS)
+    assert gathering.wait_ns(1, 1, return_ns + 2 * MS) > 0
 
 
 @given(
@@ -146,9 +146,9 @@ def test_wait_never_lowers_throughput(absences: list[float], waiting: int, slope
     patience = gathering.wait_ns(waiting, waiting, now)
     if patience:
         # at the latest moment that a session is due, deviations included
-        come = sum(absence * MS * 0.999 <= patience for absence in absences)
-        with_them = (waiting + come) / (patience + costs.nanoseconds(waiting + come))
-        assert with_them > waiting / costs.nanoseconds(waiting)
+        arrivals = sum(absence * MS * 0.999 <= patience for absence in absences)
+        rate_with_wait = (waiting + arrivals) / (patience + costs.nanoseconds(waiting + arrivals))
+        assert rate_with_wait > waiting / costs.nanoseconds(waiting)
 
 
 @pytest.fixture
@@ -218,8 +218,8 @@ def test_session_with_several_slots_counts_once(engine: Engine) -> None:
     """A cascade session that came back through one model is not waited for at another."""
     model = FakeModel()
     for slots_in_turn in ("ab", "ba", "ab", "ba"):
-        asked = cascade_task(engine, model, slots_in_turn)
-        assert not engine.submit(asked, session_slot=cast(Slot, "ab")).result(WAIT_S)
+        task = cascade_task(engine, model, slots_in_turn)
+        assert not engine.submit(task, session_slot=cast(Slot, "ab")).result(WAIT_S)
         time.sleep(AWAY_S)
     engine.submit(cascade_task(engine, model, "ab"), session_slot=cast(Slot, "ab")).result(WAIT_S)
     assert is_alone(engine, "ab")
@@ -228,11 +228,11 @@ def test_session_with_several_slots_counts_once(engine: Engine) -> None:
 
 def cascade_task(engine: Engine, model: FakeModel, slots_in_turn: str) -> Task[bool]:
     """Whether any session could have been waited for at one of its forwards."""
-    away = False
+    has_absent = False
     for slot in slots_in_turn:
         yield Forward(cast(LanguageModel, model), cast(Slot, slot), [0])
-        away |= engine._gathering.has_absent
-    return away
+        has_absent |= engine._gathering.has_absent
+    return has_absent
 
 
 def is_alone(engine: Engine, slot: str) -> bool:
@@ -248,17 +248,17 @@ def leave(engine: Engine, slot: str) -> None:
 
 
 def test_forward_reports_the_number_of_waiting_sessions() -> None:
-    engine, model, other = Engine(), FakeModel(), FakeModel()
+    engine, model, other_model = Engine(), FakeModel(), FakeModel()
     gate = Gate(engine)
-    first, behind = ServiceTimings(), ServiceTimings()
-    futures = [submit(engine, model, "a", first), submit(engine, other, "b", behind)]
+    first, second = ServiceTimings(), ServiceTimings()
+    futures = [submit(engine, model, "a", first), submit(engine, other_model, "b", second)]
     engine.call(lambda: None)  # belongs to no session
     gate.open()
     for future in futures:
         future.result(WAIT_S)
     engine.stop()
     assert (first.batch_size, first.batch_rows, first.waiting) == (1, 1, 1)
-    assert (behind.batch_size, behind.batch_rows, behind.waiting) == (1, 1, 0)
+    assert (second.batch_size, second.batch_rows, second.waiting) == (1, 1, 0)
 
 
 def test_warm_up_sessions_are_forgotten() -> None:

@@ -31,8 +31,8 @@ def test_cpu_build_of_torch_is_reported(monkeypatch: pytest.MonkeyPatch) -> None
     """The machine may have a GPU nevertheless."""
     fake_gpus(monkeypatch, 0)
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
-    said = refusal("cuda")
-    assert said.startswith(f"device: cuda is not available: torch {torch.__version__} is a build")
+    error = refusal("cuda")
+    assert error.startswith(f"device: cuda is not available: torch {torch.__version__} is a build")
 
 
 def test_driver_error_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,16 +48,16 @@ def test_driver_error_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-@pytest.mark.parametrize(("count", "known"), [(1, "cuda:0"), (4, "cuda:0 to cuda:3")])
+@pytest.mark.parametrize(("count", "visible"), [(1, "cuda:0"), (4, "cuda:0 to cuda:3")])
 def test_gpu_index_out_of_range_is_refused(
-    monkeypatch: pytest.MonkeyPatch, count: int, known: str
+    monkeypatch: pytest.MonkeyPatch, count: int, visible: str
 ) -> None:
-    """CUDA would report a ruined device, which would end the service without a reason."""
+    """CUDA would report a device failure, and the service would end without a clear reason."""
     fake_gpus(monkeypatch, count)
     require_gpu("cuda")
     require_gpu(f"cuda:{count - 1}")
-    said = refusal(f"cuda:{count}")
-    assert f"device: cuda:{count} is not available: this process sees {known} (" in said
+    error = refusal(f"cuda:{count}")
+    assert f"device: cuda:{count} is not available: this process sees {visible} (" in error
 
 
 def test_old_gpu_runs_without_padded_steps(
@@ -70,9 +70,9 @@ def test_old_gpu_runs_without_padded_steps(
     monkeypatch.setitem(sys.modules, "draftloop.runtime.cuda_graph", None)  # its import would fail
     model._lean.pad_steps(model.cache, 4)
     assert model._lean.steps is None
-    said = capsys.readouterr().out
-    assert "forwards run without padded steps" in said
-    assert "Triton needs a GPU of compute capability 8.0; this one has 7.5" in said
+    output = capsys.readouterr().out
+    assert "forwards run without padded steps" in output
+    assert "Triton needs a GPU of compute capability 8.0; this one has 7.5" in output
 
 
 def test_current_gpus_are_compiled_for(monkeypatch: pytest.MonkeyPatch) -> None:

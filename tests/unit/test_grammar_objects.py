@@ -40,12 +40,12 @@ def test_objects_have_only_named_properties(vocabulary: Vocabulary) -> None:
 
 
 def test_call_arguments_have_only_named_properties() -> None:
-    (_, said) = json_value(A).split(" ", 1)
-    assert json.loads(said)["additionalProperties"] is False
+    (_, schema) = json_value(A).split(" ", 1)
+    assert json.loads(schema)["additionalProperties"] is False
 
 
 @pytest.mark.parametrize(
-    ("said", "held"),
+    ("schema", "expected"),
     [
         ({"$ref": "#/$defs/A", "$defs": {"A": A}}, {"$ref": "#/$defs/A", "$defs": {"A": ONLY_A}}),
         ({"type": "array", "items": A}, {"type": "array", "items": ONLY_A}),
@@ -56,12 +56,12 @@ def test_call_arguments_have_only_named_properties() -> None:
         ({"additionalProperties": A}, {"additionalProperties": ONLY_A}),
     ],
 )  # fmt: skip
-def test_nested_objects_are_closed(said: Any, held: Any) -> None:
-    assert close_objects(said) == held
+def test_nested_objects_are_closed(schema: Any, expected: Any) -> None:
+    assert close_objects(schema) == expected
 
 
 @pytest.mark.parametrize(
-    "said",
+    "schema",
     [
         {"type": "object"},
         {**A, "additionalProperties": True},
@@ -74,8 +74,8 @@ def test_nested_objects_are_closed(said: Any, held: Any) -> None:
         True,
     ],
 )
-def test_objects_with_constraints_on_other_properties_stay_open(said: Any) -> None:
-    assert close_objects(said) == said
+def test_objects_with_constraints_on_other_properties_stay_open(schema: Any) -> None:
+    assert close_objects(schema) == schema
 
 
 @pytest.mark.parametrize(
@@ -93,5 +93,5 @@ def test_objects_with_constraints_on_other_properties_stay_open(said: Any) -> No
 )
 def test_combined_schemas_of_one_object_stay_open(together: Any) -> None:
     """Closed by each schema on its own, it could not have the properties of the others."""
-    said = {"type": "array", "items": together, "$defs": {"B": B}}
-    assert close_objects(said) == said
+    schema = {"type": "array", "items": together, "$defs": {"B": B}}
+    assert close_objects(schema) == schema

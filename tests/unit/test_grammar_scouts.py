@@ -23,7 +23,7 @@ NESTED = Grammar("grammar", 'start: pair*\npair: "a" start "b" | "c"')
 
 
 @pytest.fixture(scope="module")
-def known(tmp_path_factory: pytest.TempPathFactory) -> Grammars:
+def grammar_cache(tmp_path_factory: pytest.TempPathFactory) -> Grammars:
     folder = tmp_path_factory.mktemp("tokenizer")
     save_tokenizer(folder)
     return Grammars(folder, VOCABULARY_SIZE, [END])
@@ -51,11 +51,11 @@ def created_scouts(monkeypatch: pytest.MonkeyPatch) -> list[Scout]:
 
 @pytest.mark.parametrize("filtered", [False, True])
 def test_matcher_is_copied_once_per_output(
-    known: Grammars, created_scouts: list[Scout], filtered: bool
+    grammar_cache: Grammars, created_scouts: list[Scout], filtered: bool
 ) -> None:
     """Rounds have branching drafts, of which some paths are accepted."""
     parameters = SamplingParameters(temperature=1.0, top_k=2 if filtered else 0)
-    follower = known.follow(NESTED)
+    follower = grammar_cache.follow(NESTED)
     sampler = Sampler(parameters, VOCABULARY_SIZE, torch.device("cpu"), follower)
     paths: list[list[int]] = [[], [A], [C], [A, C], [A, A], [C, B], [A, C, B]]
     for number in range(50):
@@ -72,36 +72,36 @@ PATHS = st.lists(st.lists(TOKENS, max_size=4), max_size=5)
 
 @given(st.lists(st.tuples(PATHS, st.lists(st.sampled_from([A, C]), max_size=2)), max_size=6))
 def test_used_follower_allows_the_same_as_a_fresh_one(
-    known: Grammars, rounds: list[tuple[list[list[int]], list[int]]]
+    grammar_cache: Grammars, rounds: list[tuple[list[list[int]], list[int]]]
 ) -> None:
     """A used follower allows what a fresh one does, also past the end and on impossible paths."""
-    follower, output = known.follow(NESTED), list[int]()
-    for paths, more in rounds:
-        fresh = known.follow(NESTED)
+    follower, output = grammar_cache.follow(NESTED), list[int]()
+    for paths, accepted in rounds:
+        fresh = grammar_cache.follow(NESTED)
         fresh.observe(output)
-        for path, seen in zip(paths, allowed(follower, paths), strict=True):
-            assert [seen] == allowed(fresh, [path])
+        for path, row in zip(paths, allowed(follower, paths), strict=True):
+            assert [row] == allowed(fresh, [path])
             assert all(follower.allows(t, path) == fresh.allows(t, path) for t in (A, B, C, END))
-        follower.observe(more)
-        output += more
+        follower.observe(accepted)
+        output += accepted
 
 
-def test_lost_scout_is_replaced(known: Grammars, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_scout_is_replaced(grammar_cache: Grammars, monkeypatch: pytest.MonkeyPatch) -> None:
     """What exhausted it came on the way, not on the path in question."""
-    lost: list[Scout] = []
+    lost_scouts: list[Scout] = []
 
     class Lost(Scout):
         def at(self, path: Sequence[int]) -> LLMatcher | None:
-            if not lost:
-                lost.append(self)
+            if not lost_scouts:
+                lost_scouts.append(self)
                 self._matcher.consume_token(END)
                 assert self.has_failed
             return super().at(path)
 
     monkeypatch.setattr(grammars, "Scout", Lost)
-    follower = known.follow(NESTED)
+    follower = grammar_cache.follow(NESTED)
     follower.observe([A])
-    assert follower.allows(B, [C]) and len(lost) == 1
+    assert follower.allows(B, [C]) and len(lost_scouts) == 1
     follower.observe([C, B])
     assert follower.allows(END)
 
@@ -109,19 +109,19 @@ def test_lost_scout_is_replaced(known: Grammars, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("text", ['["a"]', '["a", "ab"]'])
 @pytest.mark.parametrize("top_k", [0, 4])
 def test_draft_beyond_the_end_matches_decoding_without_drafts(
-    known: Grammars, text: str, top_k: int
+    grammar_cache: Grammars, text: str, top_k: int
 ) -> None:
     """A request that does not stop there would otherwise get other tokens with drafts."""
     parameters = SamplingParameters(temperature=1.0, seed=3, top_k=top_k)
     logits = torch.randn(6, VOCABULARY_SIZE, generator=torch.Generator().manual_seed(1))
 
     def sampler() -> Sampler:
-        follower = known.follow(Grammar("choice", text))
+        follower = grammar_cache.follow(Grammar("choice", text))
         return Sampler(parameters, VOCABULARY_SIZE, torch.device("cpu"), follower)
 
-    alone, said = sampler(), list[int]()
+    plain_sampler, output = sampler(), list[int]()
     for position, row in enumerate(logits):
-        said += alone.choose(row[None], [position], [[]])
-        alone.observe_output(said[-1:])
-    paths = [said[:count] for count in range(len(said))]
-    assert sampler().choose(logits, list(range(len(said))), paths) == said
+        output += plain_sampler.choose(row[None], [position], [[]])
+        plain_sampler.observe_output(output[-1:])
+    paths = [output[:count] for count in range(len(output))]
+    assert sampler().choose(logits, list(range(len(output))), paths) == output

@@ -60,16 +60,16 @@ def test_saved_time_is_capped_at_the_initial_allowance() -> None:
 def test_output_and_its_lookahead_share_one_time_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another output of the same grammar has its own time."""
+    """Another output of the same grammar has its own time limit."""
     save_tokenizer(tmp_path)
-    known = Grammars(tmp_path, VOCABULARY_SIZE, [0])
+    grammar_cache = Grammars(tmp_path, VOCABULARY_SIZE, [0])
     clock = Clock()
     monkeypatch.setattr(grammars, "GrammarTime", lambda: GrammarTime(clock))
-    follower, other = known.follow(GRAMMAR), known.follow(GRAMMAR)
+    follower, other_follower = grammar_cache.follow(GRAMMAR), grammar_cache.follow(GRAMMAR)
     clock.step = 0.6 * AT_ONCE_S
     follower.applied(torch.zeros(1, VOCABULARY_SIZE), [[]])
     with pytest.raises(InvalidInput, match=TOO_SLOW):
         follower.observe([A])
-    other.observe([A])
+    other_follower.observe([A])
     with pytest.raises(InvalidInput, match=TOO_SLOW):
-        other.applied(torch.zeros(1, VOCABULARY_SIZE), [[A]])
+        other_follower.applied(torch.zeros(1, VOCABULARY_SIZE), [[A]])

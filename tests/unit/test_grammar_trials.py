@@ -35,9 +35,9 @@ LINKS = 4000  # a chain of rules, which is walked by recursion
 
 @pytest.fixture
 async def trials() -> AsyncIterator[GrammarTrials]:
-    made = GrammarTrials(bundled_model("verifier"), max_waiting=64)
-    yield made
-    await made.close()
+    created = GrammarTrials(bundled_model("verifier"), max_waiting=64)
+    yield created
+    await created.close()
 
 
 def chain_of_rules() -> str:
@@ -86,23 +86,23 @@ async def test_harmful_grammars_are_refused_and_the_process_survives(
 async def test_grammar_that_took_too_long_is_not_tried_again(
     trials: GrammarTrials, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bomb = Grammar("json_schema", '{"type": "integer", "multipleOf": 999983}')
+    slow = Grammar("json_schema", '{"type": "integer", "multipleOf": 999983}')
     with pytest.raises(InvalidInput, match=f"{TOO_LONG}|{TOO_LARGE}") as first:
-        await trials.require(bomb, MODEL)
+        await trials.require(slow, MODEL)
     monkeypatch.setattr(trials, "_try_grammar", None)
-    with pytest.raises(InvalidInput) as again:
-        await trials.require(bomb, MODEL)
-    assert str(first.value) == str(again.value)
+    with pytest.raises(InvalidInput) as second:
+        await trials.require(slow, MODEL)
+    assert str(first.value) == str(second.value)
 
 
 def running_processes() -> list[tuple[int, int]]:
     """Every process with its parent, zombies included."""
-    found = []
+    processes = []
     for file in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # ended in the meantime
             fields = file.read_text().rpartition(")")[2].split()
-            found.append((int(file.parent.name), int(fields[1])))
-    return found
+            processes.append((int(file.parent.name), int(fields[1])))
+    return processes
 
 
 def children_of(process: int) -> set[int]:
@@ -113,14 +113,14 @@ async def test_cancelled_trial_ends_its_process(trials: GrammarTrials) -> None:
     """Other grammars are tried by a new process, also in the meantime."""
     await trials.require(SOUND, MODEL)
     (process,) = trials._idle
-    bomb = Grammar("json_schema", '{"type": "integer", "multipleOf": 999983}')
-    asked = asyncio.create_task(trials.require(bomb, MODEL))
+    slow = Grammar("json_schema", '{"type": "integer", "multipleOf": 999983}')
+    request = asyncio.create_task(trials.require(slow, MODEL))
     while not (children := children_of(process._process.pid)):
         await asyncio.sleep(0.01)
     await trials.require(Grammar("regex", "b"), MODEL)
-    asked.cancel()
+    request.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await asked
+        await request
     assert process._process.poll() is not None
     assert not children & {child for child, _ in running_processes()}
     await trials.require(Grammar("regex", "c"), MODEL)
@@ -141,8 +141,8 @@ async def test_concurrent_trials_keep_bounded_results(
     trials: GrammarTrials, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(grammar_trials, "MAX_REMEMBERED", 2)
-    many = [Grammar("regex", f"[a-{letter}]+") for letter in "bcdefg"]
-    await asyncio.gather(*(trials.require(grammar, MODEL) for grammar in many * 2))
+    grammars = [Grammar("regex", f"[a-{letter}]+") for letter in "bcdefg"]
+    await asyncio.gather(*(trials.require(grammar, MODEL) for grammar in grammars * 2))
     assert len(trials._results) == 2 and len(trials._idle) <= grammar_trials.PROCESSES
 
 
@@ -150,15 +150,15 @@ class HeldTrials:
     """Trials that wait until they are released; counts them."""
 
     def __init__(self, trials: GrammarTrials, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.begun = 0
-        self.let_go = asyncio.Event()
-        self._tried = trials._try_grammar
-        monkeypatch.setattr(trials, "_try_grammar", self.tried)
+        self.started = 0
+        self.release = asyncio.Event()
+        self._try_grammar = trials._try_grammar
+        monkeypatch.setattr(trials, "_try_grammar", self.try_grammar)
 
-    async def tried(self, *said: Any) -> str | None:
-        self.begun += 1
-        await self.let_go.wait()
-        return await self._tried(*said)
+    async def try_grammar(self, *args: Any) -> str | None:
+        self.started += 1
+        await self.release.wait()
+        return await self._try_grammar(*args)
 
 
 async def test_concurrent_requests_share_one_trial(
@@ -166,12 +166,12 @@ async def test_concurrent_requests_share_one_trial(
 ) -> None:
     """Each request used to try the grammar again; other grammars need not wait for it."""
     held = HeldTrials(trials, monkeypatch)
-    many = [asyncio.create_task(trials.require(SOUND, MODEL)) for _ in range(50)]
-    other = asyncio.create_task(trials.require(Grammar("regex", "b"), MODEL))
-    await eventually(lambda: held.begun == 2)
-    held.let_go.set()
-    await asyncio.gather(*many, other)
-    assert held.begun == 2 and not trials._locks
+    requests = [asyncio.create_task(trials.require(SOUND, MODEL)) for _ in range(50)]
+    other_request = asyncio.create_task(trials.require(Grammar("regex", "b"), MODEL))
+    await eventually(lambda: held.started == 2)
+    held.release.set()
+    await asyncio.gather(*requests, other_request)
+    assert held.started == 2 and not trials._locks
 
 
 async def test_next_request_takes_over_a_cancelled_trial(
@@ -179,13 +179,13 @@ async def test_next_request_takes_over_a_cancelled_trial(
 ) -> None:
     # If the request that runs a common trial is cancelled, one of those that wait runs it.
     held = HeldTrials(trials, monkeypatch)
-    first, *others = (asyncio.create_task(trials.require(SOUND, MODEL)) for _ in range(3))
-    await eventually(lambda: held.begun == 1)
+    first, *other_requests = (asyncio.create_task(trials.require(SOUND, MODEL)) for _ in range(3))
+    await eventually(lambda: held.started == 1)
     first.cancel()
-    await eventually(lambda: held.begun == 2)
-    held.let_go.set()
-    await asyncio.gather(*others)
-    assert first.cancelled() and held.begun == 2
+    await eventually(lambda: held.started == 2)
+    held.release.set()
+    await asyncio.gather(*other_requests)
+    assert first.cancelled() and held.started == 2
 
 
 async def test_number_of_waiting_requests_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,10 +195,10 @@ async def test_number_of_waiting_requests_is_limited(monkeypatch: pytest.MonkeyP
     waiting = [
         asyncio.create_task(trials.require(Grammar("regex", letter), MODEL)) for letter in "abc"
     ]
-    await eventually(lambda: held.begun == 2)
+    await eventually(lambda: held.started == 2)
     with pytest.raises(Overloaded, match="requests with a new grammar: at most 3"):
         await trials.require(SOUND, MODEL)
-    held.let_go.set()
+    held.release.set()
     await asyncio.gather(*waiting)
     await trials.require(SOUND, MODEL)
     await trials.close()
@@ -251,17 +251,17 @@ async def test_invalid_grammars_are_refused(
 async def test_cancelled_end_still_waits_for_the_process(trials: GrammarTrials) -> None:
     """The process is waited for even if the loop's thread pool has no free thread."""
     await trials.require(SOUND, MODEL)
-    one = trials._idle.pop()
+    trial_process = trials._idle.pop()
     pool, freed = ThreadPoolExecutor(1), threading.Event()
     asyncio.get_running_loop().set_default_executor(pool)
     try:
         pool.submit(freed.wait)
-        ending = asyncio.create_task(one.end())
+        ending = asyncio.create_task(trial_process.end())
         await asyncio.sleep(0)
         ending.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await ending
-        await eventually(lambda: one._process.returncode is not None)
+        await eventually(lambda: trial_process._process.returncode is not None)
     finally:
         freed.set()
 
@@ -286,19 +286,19 @@ trial.main()
 
 
 def test_process_terminated_during_a_trial_leaves_no_child() -> None:
-    """The child of a process told to end used to go on with the trial, for nothing."""
+    """The child of a terminated process used to continue the trial in vain."""
     model = {"folder": str(bundled_model("verifier")), "vocabulary_size": MODEL.vocabulary_size,
              "stop_token_ids": MODEL.stop_token_ids}  # fmt: skip
-    said = "".join(json.dumps(each) + "\n" for each in (model, asdict(SOUND)))
+    message = "".join(json.dumps(part) + "\n" for part in (model, asdict(SOUND)))
     command, pipe = [sys.executable, "-c", TERMINATE_AT_ONCE], subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as trial:
         assert trial.stdin is not None and trial.stdout is not None
-        trial.stdin.write(said)
+        trial.stdin.write(message)
         trial.stdin.flush()
         assert json.loads(trial.stdout.readline()) is None
         child = int(trial.stdout.readline())
         assert trial.wait(60) == 0
-    left = child in {process for process, _ in running_processes()}
-    if left:
+    is_running = child in {process for process, _ in running_processes()}
+    if is_running:
         os.kill(child, signal.SIGKILL)
-    assert not left
+    assert not is_running

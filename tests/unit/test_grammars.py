@@ -29,7 +29,7 @@ LETTERS = {letter: ord(letter) - 32 for letter in "abc"}  # tokens of the toy vo
 
 
 @pytest.fixture(scope="module")
-def known(tmp_path_factory: pytest.TempPathFactory) -> Grammars:
+def grammar_cache(tmp_path_factory: pytest.TempPathFactory) -> Grammars:
     folder = tmp_path_factory.mktemp("tokenizer")
     save_tokenizer(folder)
     return Grammars(folder, VOCABULARY_SIZE, [END])
@@ -44,7 +44,9 @@ def allowed_tokens(follower: Follower, *paths: str) -> list[set[int]]:
 
 def expected_tokens(language: list[str], text: str) -> set[int]:
     """What some text of the language continues with, and the end if this is a text of it."""
-    longer = [one[len(text)] for one in language if one.startswith(text) and len(one) > len(text)]
+    longer = [
+        word[len(text)] for word in language if word.startswith(text) and len(word) > len(text)
+    ]
     return {LETTERS[letter] for letter in longer} | ({END} if text in language else set())
 
 
@@ -53,20 +55,20 @@ LANGUAGES = st.lists(st.text("abc", min_size=1, max_size=4), min_size=1, max_siz
 
 @given(LANGUAGES, st.text("abc", max_size=2), st.lists(st.text("abc", max_size=3), max_size=6))
 def test_allowed_tokens_match_the_language(
-    known: Grammars, language: list[str], output: str, paths: list[str]
+    grammar_cache: Grammars, language: list[str], output: str, paths: list[str]
 ) -> None:
     """After an output and every path of a tree; after impossible paths all is allowed."""
     if not any(text.startswith(output) for text in language):
         return
-    follower = known.follow(Grammar("choice", json.dumps(language)))
+    follower = grammar_cache.follow(Grammar("choice", json.dumps(language)))
     follower.observe([LETTERS[letter] for letter in output])
-    for path, found in zip(paths, allowed_tokens(follower, *paths), strict=True):
+    for path, allowed in zip(paths, allowed_tokens(follower, *paths), strict=True):
         expected = expected_tokens(language, output + path)
-        assert found == (expected or set(range(VOCABULARY_SIZE)))
+        assert allowed == (expected or set(range(VOCABULARY_SIZE)))
 
 
-def test_only_the_end_token_follows_the_end(known: Grammars) -> None:
-    follower = known.follow(Grammar("regex", "ab"))
+def test_only_the_end_token_follows_the_end(grammar_cache: Grammars) -> None:
+    follower = grammar_cache.follow(Grammar("regex", "ab"))
     follower.observe([LETTERS["a"], LETTERS["b"]])
     assert allowed_tokens(follower, "") == [{END}]
     assert follower.allows(END) and not follower.allows(LETTERS["a"])
@@ -74,28 +76,28 @@ def test_only_the_end_token_follows_the_end(known: Grammars) -> None:
     assert allowed_tokens(follower, "") == [{END}]
 
 
-def test_output_outside_the_grammar_is_refused(known: Grammars) -> None:
+def test_output_outside_the_grammar_is_refused(grammar_cache: Grammars) -> None:
     """A direct client of the service may open such a session; the orchestrator does not."""
     with pytest.raises(InvalidInput, match="grammar.regex: must be a grammar that can be followed"):
-        known.follow(Grammar("regex", "ab")).observe([LETTERS["c"]])
+        grammar_cache.follow(Grammar("regex", "ab")).observe([LETTERS["c"]])
 
 
 def test_sessions_with_one_grammar_have_separate_state(
-    known: Grammars, monkeypatch: pytest.MonkeyPatch
+    grammar_cache: Grammars, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each session has its own state, even if another grammar was used in between."""
     monkeypatch.setattr(grammars, "MAX_CACHED", 1)
-    first = known.follow(Grammar("regex", "abc"))
+    first = grammar_cache.follow(Grammar("regex", "abc"))
     first.observe([LETTERS["a"]])
-    known.follow(Grammar("regex", "c"))
-    second = known.follow(Grammar("regex", "abc"))
+    grammar_cache.follow(Grammar("regex", "c"))
+    second = grammar_cache.follow(Grammar("regex", "abc"))
     assert allowed_tokens(first, "") == [{LETTERS["b"]}]
     assert allowed_tokens(second, "", "ab") == [{LETTERS["a"]}, {LETTERS["c"]}]
 
 
-def test_filters_apply_after_the_grammar(known: Grammars) -> None:
+def test_filters_apply_after_the_grammar(grammar_cache: Grammars) -> None:
     """The likeliest token is excluded before top-k keeps one."""
-    follower = known.follow(Grammar("regex", "[ab]"))
+    follower = grammar_cache.follow(Grammar("regex", "[ab]"))
     parameters = SamplingParameters(temperature=1.0, top_k=1)
     sampler = Sampler(parameters, VOCABULARY_SIZE, torch.device("cpu"), follower)
     logits = torch.zeros(1, VOCABULARY_SIZE)
@@ -104,9 +106,9 @@ def test_filters_apply_after_the_grammar(known: Grammars) -> None:
     assert not sampler.is_plain
 
 
-def test_filters_count_only_tokens_the_grammar_allows(known: Grammars) -> None:
+def test_filters_count_only_tokens_the_grammar_allows(grammar_cache: Grammars) -> None:
     """Even if the token chosen without the grammar fits it, the filter must count anew."""
-    follower = known.follow(Grammar("regex", "[ab]"))
+    follower = grammar_cache.follow(Grammar("regex", "[ab]"))
     parameters = SamplingParameters(temperature=1.0, top_k=2)
     sampler = Sampler(parameters, VOCABULARY_SIZE, torch.device("cpu"), follower)
     logits = torch.zeros(1, VOCABULARY_SIZE)
@@ -125,21 +127,21 @@ def test_regex_may_end_in_an_escaped_backslash() -> None:
 @pytest.mark.parametrize("name", ["path", "password", "markdown"])
 def test_unknown_formats_are_ignored(name: str) -> None:
     """But a property that only has that name is left alone."""
-    said = {"type": "object", "properties": {
+    schema = {"type": "object", "properties": {
         "format": {"type": "string", "format": name}, "x": {"enum": [{"format": name}]},
         "day": {"type": "string", "format": "date"}}}  # fmt: skip
-    known = {"type": "object", "properties": {
+    expected = {"type": "object", "properties": {
         "format": {"type": "string"}, "x": {"enum": [{"format": name}]},
         "day": {"type": "string", "format": "date"}}}  # fmt: skip
-    read = grammar_text(Grammar("json_schema", json.dumps(said)))
-    assert read == grammar_text(Grammar("json_schema", json.dumps(known)))
+    read = grammar_text(Grammar("json_schema", json.dumps(schema)))
+    assert read == grammar_text(Grammar("json_schema", json.dumps(expected)))
 
 
 @pytest.mark.parametrize("keyword", ["default", "enum", "format"])
 def test_property_names_are_not_read_as_keywords(keyword: str) -> None:
-    said = {"type": "object", "properties": {keyword: {"type": "string", "format": "color"}}}
-    known = {"type": "object", "properties": {keyword: {"type": "string"}}}
-    assert without_annotations(said) == known
+    schema = {"type": "object", "properties": {keyword: {"type": "string", "format": "color"}}}
+    expected = {"type": "object", "properties": {keyword: {"type": "string"}}}
+    assert without_annotations(schema) == expected
 
 
 def test_too_deeply_nested_schema_is_refused() -> None:
@@ -152,8 +154,8 @@ def test_schema_true_is_accepted() -> None:
     Grammar("json_schema", "true").validate()
 
 
-def test_penalties_follow_the_path_under_a_grammar(known: Grammars) -> None:
-    follower = known.follow(Grammar("regex", "[ab]{2}"))
+def test_penalties_follow_the_path_under_a_grammar(grammar_cache: Grammars) -> None:
+    follower = grammar_cache.follow(Grammar("regex", "[ab]{2}"))
     parameters = SamplingParameters(presence_penalty=0.5)
     sampler = Sampler(parameters, VOCABULARY_SIZE, torch.device("cpu"), follower)
     logits = torch.zeros(2, VOCABULARY_SIZE)
@@ -164,13 +166,13 @@ def test_penalties_follow_the_path_under_a_grammar(known: Grammars) -> None:
 
 @pytest.mark.parametrize("top_k", [0, 3])
 def test_tree_verification_under_a_grammar_matches_plain_decoding(
-    known: Grammars, top_k: int
+    grammar_cache: Grammars, top_k: int
 ) -> None:
     """One forward pass over a tree gives the tokens of token-by-token decoding, with any filter."""
     parameters = SamplingParameters(temperature=1.0, top_k=top_k, seed=3)
 
     def sampler() -> Sampler:
-        follower = known.follow(Grammar("regex", "[ab]{3}"))
+        follower = grammar_cache.follow(Grammar("regex", "[ab]{3}"))
         return Sampler(parameters, VOCABULARY_SIZE, torch.device("cpu"), follower)
 
     letters = [LETTERS[letter] for letter in "abc"]
@@ -178,28 +180,28 @@ def test_tree_verification_under_a_grammar_matches_plain_decoding(
     logits = torch.full((len(paths), VOCABULARY_SIZE), -9.0)
     logits[:, letters] = torch.tensor([1.0, 1.2, 9.0])
     for start in range(20):
-        said = sampler().choose(logits, [start + len(path) for path in paths], paths)
+        chosen = sampler().choose(logits, [start + len(path) for path in paths], paths)
         text: list[int] = []
-        alone = sampler()
+        plain_sampler = sampler()
         for _ in range(3):
             row = paths.index(text)
-            (token,) = alone.choose(logits[row : row + 1], [start + len(text)], [[]])
-            assert said[row] == token in letters[:2]
-            alone.observe_output([token])
+            (token,) = plain_sampler.choose(logits[row : row + 1], [start + len(text)], [[]])
+            assert chosen[row] == token in letters[:2]
+            plain_sampler.observe_output([token])
             text.append(token)
 
 
-def test_long_list_of_choices_is_accepted(known: Grammars) -> None:
+def test_long_list_of_choices_is_accepted(grammar_cache: Grammars) -> None:
     names = [f"{number:04d}" for number in range(3000)]
-    (first,) = allowed_tokens(known.follow(Grammar("choice", json.dumps(names))), "")
+    (first,) = allowed_tokens(grammar_cache.follow(Grammar("choice", json.dumps(names))), "")
     assert first == {ord(digit) - 32 for digit in "012"}
 
 
-def test_too_large_grammar_is_refused_before_a_session_opens(known: Grammars) -> None:
+def test_too_large_grammar_is_refused_before_a_session_opens(grammar_cache: Grammars) -> None:
     """A grammar that is too large is refused before a session is opened."""
     rules = " | ".join(f'"{number:04d}"' for number in range(3000))
     with pytest.raises(InvalidInput, match="grammar.grammar: .*max is 2000"):
-        known.follow(Grammar("grammar", f"start: {rules}"))
+        grammar_cache.follow(Grammar("grammar", f"start: {rules}"))
 
 
 def test_grammar_with_a_sentencepiece_vocabulary(tmp_path: Path) -> None:
@@ -225,9 +227,9 @@ def test_required_text_may_contain_a_token_name(
     tokenizer.add_tokens([AddedToken(name, special=special, normalized=False)])
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     ((kind, text),) = form.items()
-    written = re.escape(name) if kind == "regex" else name
-    known = Grammars(tmp_path, 4097, [END])
-    follower = known.follow(Grammar(kind, text.replace("NAME", written)))  # type: ignore[arg-type]
+    escaped_name = re.escape(name) if kind == "regex" else name
+    grammar_cache = Grammars(tmp_path, 4097, [END])
+    follower = grammar_cache.follow(Grammar(kind, text.replace("NAME", escaped_name)))  # type: ignore[arg-type]
     output: list[int] = []
     while END not in output:
         (row,) = follower.applied(torch.zeros(1, 4097), [[]])
