@@ -14,7 +14,7 @@ from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from draftloop.errors import InvalidInput
-from draftloop.runtime.trial import SURPRISES
+from draftloop.runtime.trial import UNEXPECTED_ERRORS
 
 # Layers of real models of about that size, so that the overhead per layer is realistic too.
 LAYERS_BY_SIZE = ((200e6, 12), (600e6, 24), (2e9, 24), (float("inf"), 32))
@@ -62,7 +62,7 @@ def inflate(model: PreTrainedModel, size: int) -> None:
     try:
         for _ in range(extra):
             layers.append(_silent_layer(model, type(layers[-1]), config, len(layers)))
-    except SURPRISES as error:  # Gemma 4 prepares what its layers share for a number of them
+    except UNEXPECTED_ERRORS as error:  # Gemma 4 prepares what its layers share for a number of them
         rule = "needs a model whose layers do not depend on how many there are"
         raise InvalidInput("inflate", rule, type(model).__name__) from error
     _set_depth(model, len(layers))

@@ -111,11 +111,11 @@ def test_other_architectures_are_refused(tmp_path: Path) -> None:
         inflate(load_network_of(save_model(tmp_path, config)), SIZE)
 
 
-def test_layers_that_share_by_their_number_are_refused(tmp_path: Path) -> None:
+def test_layers_that_depend_on_their_number_are_refused(tmp_path: Path) -> None:
     config = Gemma4TextConfig(
         **{**SIZES, "num_hidden_layers": 4, "pad_token_id": 1}, head_dim=8, global_head_dim=8,
         num_kv_shared_layers=2, layer_types=["sliding_attention", "full_attention"] * 2,
         vocab_size_per_layer_input=96, hidden_size_per_layer_input=8,
     )  # fmt: skip
     with pytest.raises(InvalidInput, match="inflate: needs a model whose layers do not depend"):
-        inflate(network(save_model(tmp_path, config)), SIZE)
+        inflate(load_network_of(save_model(tmp_path, config)), SIZE)
