@@ -33,8 +33,8 @@ def test_verifier_crash_costs_no_token(
     assert running.summary.speculation.fallback_rounds >= (service == "drafter")
     assert running.summary.speculation.reopened_sessions >= (service == "verifier")
     project.wait_until_healthy(container, after_starts=before + 1)
-    with Running(address) as again:
-        assert again.wait_for_tokens() == expected
+    with Running(address) as restarted:
+        assert restarted.wait_for_tokens() == expected
 
 
 def test_orchestrator_crash_loses_only_its_streams(
@@ -48,8 +48,8 @@ def test_orchestrator_crash_loses_only_its_streams(
         assert running.wait_for_error() is grpc.StatusCode.UNAVAILABLE
     assert running.token_ids == expected[: len(running.token_ids)]
     project.wait_until_healthy(container, after_starts=before + 1)
-    with Running(address) as again:
-        assert again.wait_for_tokens() == expected
+    with Running(address) as restarted:
+        assert restarted.wait_for_tokens() == expected
 
 
 def test_disconnected_redis_costs_no_token(
@@ -61,12 +61,12 @@ def test_disconnected_redis_costs_no_token(
         project.disconnect(container, ["phrases"])
         try:
             assert running.wait_for_tokens() == expected
-            with Running(address, FUSED) as meanwhile:
-                assert meanwhile.wait_for_tokens() == expected
+            with Running(address, FUSED) as disconnected:
+                assert disconnected.wait_for_tokens() == expected
         finally:
             project.connect(container, "redis", ["phrases"])
-    with Running(address, FUSED) as again:
-        assert again.wait_for_tokens() == expected
+    with Running(address, FUSED) as reconnected:
+        assert reconnected.wait_for_tokens() == expected
 
 
 def test_one_of_two_drafters_dies(project: Project, address: str, expected: list[int]) -> None:
@@ -82,9 +82,9 @@ def test_one_of_two_drafters_dies(project: Project, address: str, expected: list
         figures = [running.summary.speculation for running in (one, two)]
         assert all(each.draft_forwards for each in figures)
         assert any(each.fallback_rounds for each in figures)
-        with generation_with_drafter(address) as other:
-            assert other.wait_for_tokens() == expected
-        assert other.summary.speculation.draft_forwards > 0
+        with generation_with_drafter(address) as second:
+            assert second.wait_for_tokens() == expected
+        assert second.summary.speculation.draft_forwards > 0
         project.engine.run("docker", "start", container)
         project.wait_until_healthy(container)
     project.up(drafter=1)

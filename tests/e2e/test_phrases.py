@@ -317,7 +317,7 @@ class Stream:
 
 
 def streamed(client: Client, case: Case, action: Callable[[], None]) -> Stream:
-    """Streams a request and calls `act` in another thread after a few pieces."""
+    """Streams a request and calls `action` in another thread after a few pieces."""
     parameters = case.parameters("ouroboros", max_draft_tokens=6, tenant="gaps", ignore_eos=True)
     thread = threading.Thread(target=action)
     token_ids: list[int] = []

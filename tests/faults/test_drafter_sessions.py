@@ -88,9 +88,9 @@ async def test_rounds_go_on_without_a_drafter_that_is_still_prefilling() -> None
         await eventually(lambda: replica.is_connected)
         assert not await can_propose(session)  # this round waits once, as long as for an answer
         while not session.is_ready:
-            asked = time.monotonic()
+            started = time.monotonic()
             assert not await can_propose(session)
-            longest = max(longest, time.monotonic() - asked)
+            longest = max(longest, time.monotonic() - started)
             await asyncio.sleep(0.01)
         assert longest < AT_ONCE_S
         assert time.monotonic() - began > 1.5 * DRAFT_TIMEOUT_S
@@ -102,12 +102,12 @@ async def test_session_freed_by_the_drafter_is_reopened_at_once() -> None:
     """A session freed for being idle is no failure of the drafter, for other requests either."""
     lost = iter([True])
 
-    def once_gone(propose: Any, chance: random.Random) -> Any:
+    def propose_after_loss(propose: Any, chance: random.Random) -> Any:
         if next(lost, False):
             raise SessionLost("idle")
         return fakes.wrong_chain(propose, chance)
 
-    fake = fakes.FakeDrafter(None, once_gone)
+    fake = fakes.FakeDrafter(None, propose_after_loss)
     async with session_with(fake) as (session, known):
         (replica,) = known
         session.open(PROMPT)
@@ -137,14 +137,14 @@ async def test_failed_drafter_is_tried_by_one_request_at_a_time() -> None:
 WRONG = [fakes.too_deep, fakes.wrong_length, fakes.too_many, fakes.cycle, fakes.out_of_vocabulary]
 
 
-@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.__name__)
+@pytest.mark.parametrize("invalid", WRONG, ids=lambda invalid: invalid.__name__)
 async def test_invalid_draft_is_not_passed_on(
-    wrong: fakes.Behavior,
+    invalid: fakes.Behavior,
 ) -> None:
     """A verifier would refuse an invalid draft or judge it elsewhere. The round has no draft."""
-    once = iter([wrong])
+    replies = iter([invalid])
     fake = fakes.FakeDrafter(
-        None, lambda asked, chance: next(once, fakes.wrong_chain)(asked, chance)
+        None, lambda request, chance: next(replies, fakes.wrong_chain)(request, chance)
     )
     async with session_with(fake) as (session, known):
         (replica,) = known
@@ -175,12 +175,12 @@ async def test_offers_omit_tokens_that_the_draft_model_lacks() -> None:
     """The drafter would refuse them and be avoided: one request's phrases stopped all drafts."""
     offered: list[tuple[list[int], list[int]]] = []
 
-    def noting(asked: drafter_pb2.ProposeDraft, _: random.Random) -> fakes.Reply:
-        offered.append((list(asked.offer.token_ids), list(asked.offer.parents)))
-        return fakes.draft(asked.committed_length, [5], [ROOT])
+    def record_offer(request: drafter_pb2.ProposeDraft, _: random.Random) -> fakes.Reply:
+        offered.append((list(request.offer.token_ids), list(request.offer.parents)))
+        return fakes.draft(request.committed_length, [5], [ROOT])
 
     offer = DraftTree((7, 100, 8, 9), (ROOT, ROOT, 1, 0), (0.5,) * 4, (TokenSource.PHRASE,) * 4)
-    async with session_with_vocabulary(100, noting) as (session, _):
+    async with session_with_vocabulary(100, record_offer) as (session, _):
         assert (await session.propose(PROMPT, None, BUDGET, offer)).tree.token_ids == (5,)
     assert offered == [([7, 9], [ROOT, 0])]
 
@@ -189,8 +189,8 @@ async def test_drafts_omit_tokens_that_only_the_draft_model_has() -> None:
     """Unused rows of the output layer may be drafted at high temperatures; that is no fault."""
     beyond = TARGET.vocabulary_size
 
-    def padded(asked: drafter_pb2.ProposeDraft, _: random.Random) -> fakes.Reply:
-        return fakes.draft(asked.committed_length, [5, beyond, 6, 7], [ROOT, ROOT, 1, 0])
+    def padded(request: drafter_pb2.ProposeDraft, _: random.Random) -> fakes.Reply:
+        return fakes.draft(request.committed_length, [5, beyond, 6, 7], [ROOT, ROOT, 1, 0])
 
     async with session_with_vocabulary(beyond + 1, padded) as (session, replica):
         draft = await session.propose(PROMPT, None, BUDGET)

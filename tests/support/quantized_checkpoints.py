@@ -31,8 +31,8 @@ def to_fp8(name: str, weight: Tensor) -> tuple[Tensors, Tensor]:
     blocks = weight.reshape(rows, BLOCK, columns, BLOCK)
     scales = blocks.abs().amax((1, 3)) / 448
     small = (blocks / scales[:, None, :, None]).to(torch.float8_e4m3fn)
-    again = (small.float() * scales[:, None, :, None]).reshape(weight.shape)
-    return {name: small.reshape(weight.shape), f"{name}_scale_inv": scales}, again
+    restored = (small.float() * scales[:, None, :, None]).reshape(weight.shape)
+    return {name: small.reshape(weight.shape), f"{name}_scale_inv": scales}, restored
 
 
 def to_mxfp4(name: str, weight: Tensor) -> tuple[Tensors, Tensor]:
@@ -42,10 +42,10 @@ def to_mxfp4(name: str, weight: Tensor) -> tuple[Tensors, Tensor]:
     halves = torch.randint(0, 16, (experts, rows, columns // 32, 16, 2), generator=random)
     scales = torch.randint(118, 124, (experts, rows, columns // 32), generator=random)
     values = E2M1[halves % 8] * torch.where(halves >= 8, -1.0, 1.0)
-    again = values.flatten(3) * 2.0 ** (scales[..., None] - 127)
+    restored = values.flatten(3) * 2.0 ** (scales[..., None] - 127)
     packed = (halves[..., 0] + 16 * halves[..., 1]).to(torch.uint8)
     parts = {f"{name}_blocks": packed, f"{name}_scales": scales.to(torch.uint8)}
-    return parts, again.flatten(2).transpose(1, 2).contiguous()
+    return parts, restored.flatten(2).transpose(1, 2).contiguous()
 
 
 def to_channels(name: str, weight: Tensor) -> tuple[Tensors, Tensor]:
@@ -71,19 +71,21 @@ def to_groups(name: str, weight: Tensor) -> tuple[Tensors, Tensor]:
 
 def to_gptq(name: str, weight: Tensor) -> tuple[Tensors, Tensor]:
     """Four bits, packed along the rows of [in, out]; rows belong to groups in random order."""
-    small, zeros, scales, groups, again = _grouped(weight, torch.randperm(weight.shape[1]) // BLOCK)
+    small, zeros, scales, groups, restored = _grouped(
+        weight, torch.randperm(weight.shape[1]) // BLOCK
+    )
     layer = name.removesuffix("weight")
     return {
         f"{layer}qweight": _packed(small.T).T.contiguous(),
         f"{layer}qzeros": _packed(zeros - 1),
         f"{layer}scales": scales,
         f"{layer}g_idx": groups.to(torch.int32),
-    }, again
+    }, restored
 
 
 def to_awq(name: str, weight: Tensor) -> tuple[Tensors, Tensor]:
     """Four bits, packed along the columns of [in, out], in a permuted order within an integer."""
-    small, zeros, scales, _, again = _grouped(weight, torch.arange(weight.shape[1]) // BLOCK)
+    small, zeros, scales, _, restored = _grouped(weight, torch.arange(weight.shape[1]) // BLOCK)
     layer = name.removesuffix("weight")
     order = [0, 2, 4, 6, 1, 3, 5, 7]
     packed, packed_zeros = (
@@ -93,7 +95,7 @@ def to_awq(name: str, weight: Tensor) -> tuple[Tensors, Tensor]:
         f"{layer}qweight": packed,
         f"{layer}qzeros": packed_zeros,
         f"{layer}scales": scales,
-    }, again
+    }, restored
 
 
 def _grouped(weight: Tensor, groups: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -104,8 +106,8 @@ def _grouped(weight: Tensor, groups: Tensor) -> tuple[Tensor, Tensor, Tensor, Te
     scales = (torch.stack([some.amax(0) for some in members]) - least) / 15
     zeros = (-least / scales).round().clamp(1, 15).to(torch.int32)
     small = (rows / scales[groups] + zeros[groups]).round().clamp(0, 15).to(torch.int32)
-    again = (small - zeros[groups]) * scales[groups]
-    return small, zeros, scales, groups, again.T.contiguous()
+    restored = (small - zeros[groups]) * scales[groups]
+    return small, zeros, scales, groups, restored.T.contiguous()
 
 
 def _packed(values: Tensor) -> Tensor:
@@ -173,8 +175,8 @@ def save_quantized(folder: Path, kind: Kind) -> Tensors:
         else:
             written[name] = expected[name] = weight
     save_file(written, file, metadata={"format": "pt"})
-    said = {**json.loads(config.read_text()), "quantization_config": kind.said}
-    config.write_text(json.dumps(said))
+    updated = {**json.loads(config.read_text()), "quantization_config": kind.said}
+    config.write_text(json.dumps(updated))
     return expected
 
 
