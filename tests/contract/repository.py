@@ -78,11 +78,11 @@ def _running(node: ast.AST) -> Iterator[ast.AST]:
     yield node
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
-            children: list[ast.AST] = [*child.orelse]
+            followed: list[ast.AST] = [*child.orelse]
         else:
-            children = [child]
-        for kept in children:
-            yield from _running(kept)
+            followed = [child]
+        for each in followed:
+            yield from _running(each)
 
 
 @functools.cache

@@ -83,10 +83,10 @@ def test_opentelemetry_is_imported_only_in_the_traces_module() -> None:
 
 
 def test_stubs_are_imported_only_in_servicers_clients_and_rpc() -> None:
-    def inside(module: Module) -> bool:
+    def is_other_module(module: Module) -> bool:
         return module.file.name not in STUB_FILES and not module.under(*STUB_FOLDERS)
 
-    assert not breaches(lambda _: {"protos"}, inside)
+    assert not breaches(lambda _: {"protos"}, is_other_module)
 
 
 def test_runtime_does_not_import_grpc() -> None:

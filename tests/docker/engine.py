@@ -46,10 +46,10 @@ class Engine:
     def _start(cls, starter: Path) -> Self:
         if os.geteuid() != 0:
             raise NoEngine("no Docker engine answers, and starting one takes root")
-        up = subprocess.run([starter, "up"], capture_output=True, text=True, check=False)
-        if up.returncode:
-            raise NoEngine(f"no Docker engine answers, and none can be started: {up.stderr}")
-        line = up.stdout.strip().splitlines()[-1].removeprefix("export ")
+        result = subprocess.run([starter, "up"], capture_output=True, text=True, check=False)
+        if result.returncode:
+            raise NoEngine(f"no Docker engine answers, and none can be started: {result.stderr}")
+        line = result.stdout.strip().splitlines()[-1].removeprefix("export ")
         engine = cls(dict(word.split("=", 1) for word in shlex.split(line)))
         engine._started = starter
         engine._make_base_images(starter)

@@ -74,31 +74,31 @@ def test_one_of_two_drafters_dies(project: Project, address: str, expected: list
     project.up(drafter=2)
     for container in project.containers("drafter"):
         project.wait_until_known("drafter", 2)
-        with generation_with_drafter(address) as one, generation_with_drafter(address) as two:
-            one.wait_until_under_way()
-            two.wait_until_under_way()
+        with generation_with_drafter(address) as first, generation_with_drafter(address) as second:
+            first.wait_until_under_way()
+            second.wait_until_under_way()
             project.engine.run("docker", "kill", container)  # and nothing restarts it
-            assert one.wait_for_tokens() == two.wait_for_tokens() == expected
-        figures = [running.summary.speculation for running in (one, two)]
+            assert first.wait_for_tokens() == second.wait_for_tokens() == expected
+        figures = [running.summary.speculation for running in (first, second)]
         assert all(each.draft_forwards for each in figures)
         assert any(each.fallback_rounds for each in figures)
-        with generation_with_drafter(address) as second:
-            assert second.wait_for_tokens() == expected
-        assert second.summary.speculation.draft_forwards > 0
+        with generation_with_drafter(address) as third:
+            assert third.wait_for_tokens() == expected
+        assert third.summary.speculation.draft_forwards > 0
         project.engine.run("docker", "start", container)
         project.wait_until_healthy(container)
     project.up(drafter=1)
 
 
 def test_one_of_two_verifiers_dies(project: Project, address: str, expected: list[int]) -> None:
-    """Two requests on two verifiers: that of the dead one goes on at the other."""
+    """Two requests on two verifiers: the request of the killed one continues on the other."""
     project.up(verifier=2)
     victim = project.containers("verifier")[-1]
-    with Running(address) as one, Running(address) as other:
-        one.wait_until_under_way()
-        other.wait_until_under_way()
+    with Running(address) as first, Running(address) as second:
+        first.wait_until_under_way()
+        second.wait_until_under_way()
         project.engine.run("docker", "kill", victim)
-        assert one.wait_for_tokens() == other.wait_for_tokens() == expected
-    reopened = [running.summary.speculation.reopened_sessions for running in (one, other)]
+        assert first.wait_for_tokens() == second.wait_for_tokens() == expected
+    reopened = [running.summary.speculation.reopened_sessions for running in (first, second)]
     assert sum(reopened) == 1
     project.up(verifier=1)

@@ -1,4 +1,4 @@
-"""Bans hold whoever drafts: bad words, allowed tokens, `min_tokens`, by gRPC and both clients."""
+"""Bans hold for all drafts: bad words, allowed tokens, `min_tokens`, by gRPC and both clients."""
 
 from __future__ import annotations
 

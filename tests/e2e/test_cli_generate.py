@@ -95,13 +95,13 @@ def test_json_output_is_exactly_one_object(stack: Stack, greedy_completion: Comp
         assert result.exit_code == 0 and result.stderr == "", result.output
         return json.loads(result.stdout)
 
-    one = read()
-    assert (one["text"], one["token_ids"]) == (
+    answer = read()
+    assert (answer["text"], answer["token_ids"]) == (
         greedy_completion.text,
         list(greedy_completion.token_ids),
     )
-    assert one["finish_reason"] == "length" and one["usage"]["completion_tokens"] == 12
-    assert one["figures"]["strategy"] == "fused" and one["timings"]["decode_ns"] > 0
+    assert answer["finish_reason"] == "length" and answer["usage"]["completion_tokens"] == 12
+    assert answer["figures"]["strategy"] == "fused" and answer["timings"]["decode_ns"] > 0
     both = read("--compare")
     assert both["identical"] is True and both["plain"]["text"] == both["drafted"]["text"]
     assert both["plain"]["figures"]["strategy"] == "autoregressive"

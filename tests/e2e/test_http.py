@@ -199,23 +199,23 @@ async def test_concurrent_requests_of_the_async_client(base: str, api: OpenAI) -
     expected = [complete(api, seed=seed, max_tokens=8).choices[0].text for seed in range(4)]
     async with AsyncOpenAI(base_url=f"{base}/v1", api_key="none", max_retries=0) as client:
 
-        async def one(seed: int) -> str:
+        async def complete_one(seed: int) -> str:
             stream = await client.completions.create(
                 model=MODEL, prompt=PROMPT, max_tokens=8, temperature=0.8, seed=seed, stream=True
             )
             return "".join([chunk.choices[0].text async for chunk in stream])
 
-        assert await asyncio.gather(*map(one, range(4))) == expected
+        assert await asyncio.gather(*map(complete_one, range(4))) == expected
 
 
 def test_many_concurrent_requests_are_all_answered(api: OpenAI) -> None:
-    def one(seed: int) -> str:
+    def complete_one(seed: int) -> str:
         chunks = complete(api, seed=seed, max_tokens=8, stream=True)
         return "".join(chunk.choices[0].text for chunk in chunks)
 
-    sequential = [one(seed) for seed in range(8)]
+    sequential = [complete_one(seed) for seed in range(8)]
     with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(one, range(8))) == sequential
+        assert list(pool.map(complete_one, range(8))) == sequential
 
 
 def test_requests_beyond_the_session_limit_wait_for_their_turn(api: OpenAI) -> None:

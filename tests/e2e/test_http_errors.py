@@ -267,9 +267,11 @@ async def _own_orchestrator(
     address = folder / "http"
     services = ["--verifiers", verifier or stack.processes["verifier"].address]
     services += ["--drafters", stack.processes["drafter"].address]
-    listens = ["--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"]
+    listen_flags = ["--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"]
     role = ForkedRole(
-        "orchestrator", [*listens, *services, "--http-address-file", str(address), *flags], folder
+        "orchestrator",
+        [*listen_flags, *services, "--http-address-file", str(address), *flags],
+        folder,
     )
     role.start()
     try:

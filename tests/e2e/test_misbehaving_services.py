@@ -86,16 +86,16 @@ async def test_wrong_and_invalid_drafts_change_no_token(
 async def test_hanging_drafter_is_avoided(
     stack: Stack, orchestrator: InProcess, cases: list[Case], expected: list[list[int]]
 ) -> None:
-    """A round waits for the draft timeout, then goes on without; the drafter is then avoided."""
+    """A round waits for the draft timeout and continues without a draft; the drafter is avoided."""
     fake = fakes.FakeDrafter(await drafter_info(stack), fakes.no_draft, delay_s=3600)
     add = drafter_pb2_grpc.add_DrafterServicer_to_server
     async with (
         fakes.listening(add, fake) as drafter,
         orchestrator(drafters=drafter, draft_timeout_s=0.2) as address,
     ):
-        lost = HOP_TIME.labels("lost")._value.get()
+        lost_before = HOP_TIME.labels("lost")._value.get()
         responses = await answers(address, cases[:4], "speculative")
-        assert HOP_TIME.labels("lost")._value.get() >= lost + 0.2
+        assert HOP_TIME.labels("lost")._value.get() >= lost_before + 0.2
     assert not first_difference(expected[:4], tokens(responses))
     assert all(response.summary.speculation.fallback_rounds for response in responses)
 

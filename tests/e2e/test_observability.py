@@ -114,8 +114,8 @@ def settled_metrics(watched: Watched, role: str) -> Samples:
     def has_ended() -> bool:
         samples.append(watched.metrics(role))
         handled = samples[-1].get((HANDLED, ("OK", METHODS[role]))) == 1
-        held = samples[-1].get(("draftloop_kv_cache_usage_perc", ()), 0)
-        return handled and not held and forwards(samples[-1])[0] == forwards(samples[-1])[1]
+        cache_usage = samples[-1].get(("draftloop_kv_cache_usage_perc", ()), 0)
+        return handled and not cache_usage and forwards(samples[-1])[0] == forwards(samples[-1])[1]
 
     until(has_ended, 60)
     return samples[-1]

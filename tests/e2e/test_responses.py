@@ -149,9 +149,9 @@ def test_required_function_call(api: OpenAI, choice: Any, seed: int) -> None:
 def test_call_of_a_function_in_a_namespace(api: OpenAI, is_named: bool) -> None:
     """The call names the function and its namespace; sent back, both are accepted."""
     name: dict[str, Any] = {"name": "add_person", "namespace": "people"}
-    inside = {"type": "namespace", "name": "people", "description": "", "tools": TOOLS[:1]}
+    namespace = {"type": "namespace", "name": "people", "description": "", "tools": TOOLS[:1]}
     fields: dict[str, Any] = {
-        "tools": [inside], "max_output_tokens": 400,
+        "tools": [namespace], "max_output_tokens": 400,
         "tool_choice": {"type": "function", **name} if is_named else "required",
         "parallel_tool_calls": False,
     }  # fmt: skip
@@ -166,7 +166,7 @@ def test_call_of_a_function_in_a_namespace(api: OpenAI, is_named: bool) -> None:
     assert answer.tools[0].to_dict()["tools"][0]["name"] == "add_person"
     tool_result = {"type": "function_call_output", "call_id": call["call_id"], "output": "added"}
     items: Any = [{"role": "user", "content": QUESTION}, call, tool_result]
-    assert respond(api, input=items, tools=[inside]).output_text
+    assert respond(api, input=items, tools=[namespace]).output_text
 
 
 @pytest.mark.parametrize("is_named", [False, True])

@@ -1,4 +1,4 @@
-"""All roles under mutual TLS with API keys: who gets in, and no secrets in logs."""
+"""All roles under mutual TLS with API keys: which clients are admitted, and no secrets in logs."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class Deployment:
         self.processes: dict[str, ForkedRole] = {}
         keys = folder / "keys.toml"
         keys.write_text("".join(entry.toml() for entry in KEYS))
-        small = ["--model", MODEL, "--dtype", "float32", "--threads", "1"]
-        self._begin("verifier", [*small, "--tls-client-ca", str(self.authority.ca)])
-        self._begin("drafter", [*small, "--tls-client-ca", str(self.authority.ca)])
+        model_flags = ["--model", MODEL, "--dtype", "float32", "--threads", "1"]
+        self._begin("verifier", [*model_flags, "--tls-client-ca", str(self.authority.ca)])
+        self._begin("drafter", [*model_flags, "--tls-client-ca", str(self.authority.ca)])
         self._wait("verifier")
         self._wait("drafter")
         client_pair = self.authority.pair("orchestrator-client")

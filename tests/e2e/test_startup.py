@@ -187,10 +187,10 @@ async def test_missing_verifier_is_reported_at_once(
     """UNAVAILABLE with a retry hint, long before any timeout."""
     add = verifier_pb2_grpc.add_VerifierServicer_to_server
     async with grpc.aio.insecure_channel(stack.processes["verifier"].address) as channel:
-        passing = fakes.FlakyVerifier(channel, "gone")
-        async with fakes.listening(add, passing) as verifier:
-            started = orchestrator(verifiers=verifier, connect_timeout_s=TIMEOUT_S)
-            address = await started.__aenter__()
+        flaky = fakes.FlakyVerifier(channel, "gone")
+        async with fakes.listening(add, flaky) as verifier:
+            running = orchestrator(verifiers=verifier, connect_timeout_s=TIMEOUT_S)
+            address = await running.__aenter__()
         try:
             async with grpc.aio.insecure_channel(address) as client_channel:
                 stub = generation_pb2_grpc.GenerationStub(client_channel)
@@ -202,7 +202,7 @@ async def test_missing_verifier_is_reported_at_once(
             assert detail(caught.value, RetryInfo).retry_delay.ToMilliseconds() > 0
             assert time.monotonic() - sent < TIMEOUT_S / 2
         finally:
-            await started.__aexit__(None, None, None)
+            await running.__aexit__(None, None, None)
 
 
 def test_sigterm_stops_a_role_while_its_model_loads(tmp_path: Path) -> None:

@@ -97,8 +97,8 @@ def test_grammar_that_grows_too_large_ends_only_its_request(
     """A grammar that grows too large while generating ends its request only; the next is served."""
     growing = Case(cases[0].prompt, 400, {"grammar": {"regex": "(a{1,1000}){1,1000}"}})
     assert refused_field(client, growing) == "grammar.regex"
-    sound = Case(cases[0].prompt, 40, {"grammar": {"regex": "a{3}"}})
-    assert client.once(sound, "fused").text == "aaa"
+    valid = Case(cases[0].prompt, 40, {"grammar": {"regex": "a{3}"}})
+    assert client.once(valid, "fused").text == "aaa"
 
 
 @pytest.mark.timeout(300)
@@ -109,8 +109,8 @@ def test_grammar_that_becomes_too_slow_ends_only_its_request(
     lark = 'start: e "%%%%%"\ne: e e e | e e | T | T T | T e | e T\nT: /[a-z ]/'
     slow = Case(cases[0].prompt, 400, {"grammar": {"grammar": lark}})
     assert refused_field(client, slow) == "grammar.grammar"
-    sound = Case(cases[0].prompt, 40, {"grammar": {"regex": "a{3}"}})
-    assert client.once(sound, "fused").text == "aaa"
+    valid = Case(cases[0].prompt, 40, {"grammar": {"regex": "a{3}"}})
+    assert client.once(valid, "fused").text == "aaa"
 
 
 def test_grammars_by_the_python_client(stack: Stack) -> None:

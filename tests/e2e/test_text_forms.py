@@ -80,17 +80,17 @@ def test_special_tokens_are_shown_when_requested(http: httpx.Client) -> None:
 
 
 def test_stop_text_and_token_are_included_when_requested(http: httpx.Client) -> None:
-    free = complete(http, return_token_ids=True)
-    stop, token = free["text"][9:12], free["token_ids"][6]
-    at = free["text"].index(stop)
+    unstopped = complete(http, return_token_ids=True)
+    stop, token = unstopped["text"][9:12], unstopped["token_ids"][6]
+    at = unstopped["text"].index(stop)
     stopped_at_text = complete(http, stop=[stop])
     assert (stopped_at_text["text"], stopped_at_text["finish_reason"]) == (
-        free["text"][:at],
+        unstopped["text"][:at],
         "stop",
     )
-    kept = complete(http, stop=[stop], include_stop_str_in_output=True)
-    assert kept["text"] == free["text"][: at + len(stop)]
-    before = free["token_ids"][: free["token_ids"].index(token)]
+    with_stop_text = complete(http, stop=[stop], include_stop_str_in_output=True)
+    assert with_stop_text["text"] == unstopped["text"][: at + len(stop)]
+    before = unstopped["token_ids"][: unstopped["token_ids"].index(token)]
     stopped_at_token = complete(http, stop_token_ids=[token])
     assert (stopped_at_token["text"], stopped_at_token["finish_reason"]) == (
         TOKENIZER.decode(before),

@@ -30,20 +30,20 @@ def draft(length: int, token_ids: list[int], parents: list[int]) -> Reply:
     return Reply(committed_length=length, draft=tree)
 
 
-def wrong_chain(request: drafter_pb2.ProposeDraft, chance: random.Random) -> Reply:
+def wrong_chain(request: drafter_pb2.ProposeDraft, rng: random.Random) -> Reply:
     count = min(request.max_nodes, request.max_depth, 4)
-    tokens = [chance.randrange(1, 4096) for _ in range(count)]
+    tokens = [rng.randrange(1, 4096) for _ in range(count)]
     return draft(request.committed_length, tokens, list(range(-1, count - 1)))
 
 
-def branches(request: drafter_pb2.ProposeDraft, chance: random.Random) -> Reply:
+def branches(request: drafter_pb2.ProposeDraft, rng: random.Random) -> Reply:
     """A random tree of frequent tokens, so that some branches are accepted."""
     tokens: list[int] = []
     parents: list[int] = []
     depths: list[int] = []
     while len(tokens) < request.max_nodes:
-        parent = chance.randrange(-1, len(tokens))
-        token = chance.randrange(1, 400)
+        parent = rng.randrange(-1, len(tokens))
+        token = rng.randrange(1, 400)
         depth = 1 if parent < 0 else depths[parent] + 1
         if depth > request.max_depth or (parent, token) in zip(parents, tokens, strict=True):
             continue
@@ -83,15 +83,15 @@ def uneven_lengths(request: drafter_pb2.ProposeDraft, _: random.Random) -> Reply
     return draft(request.committed_length, [5, 6], [-1])
 
 
-def garbage_estimates(request: drafter_pb2.ProposeDraft, chance: random.Random) -> Reply:
+def garbage_estimates(request: drafter_pb2.ProposeDraft, rng: random.Random) -> Reply:
     reply = draft(request.committed_length, [5], [-1])
-    reply.draft.estimates[0] = chance.choice([float("nan"), float("inf"), -1.0, 2.0])
+    reply.draft.estimates[0] = rng.choice([float("nan"), float("inf"), -1.0, 2.0])
     return reply
 
 
-def huge_counts(request: drafter_pb2.ProposeDraft, chance: random.Random) -> Reply:
+def huge_counts(request: drafter_pb2.ProposeDraft, rng: random.Random) -> Reply:
     """An ordinary draft, with counts and times larger than their fields should ever hold."""
-    reply = wrong_chain(request, chance)
+    reply = wrong_chain(request, rng)
     reply.proposed_nodes = reply.timings.forwards = 2**32 - 1
     reply.timings.service_ns = reply.timings.forward_ns = 2**64 - 1
     return reply
@@ -116,7 +116,7 @@ class FakeDrafter(drafter_pb2_grpc.DrafterServicer):
         return drafter_pb2.DrafterInfoResponse(model=self._info)
 
     async def Draft(self, messages: Any, context: Any) -> AsyncIterator[Reply]:
-        chance = random.Random(7)
+        rng = random.Random(7)
         async for message in messages:
             kind = message.WhichOneof("kind")
             if kind == "close":
@@ -130,7 +130,7 @@ class FakeDrafter(drafter_pb2_grpc.DrafterServicer):
                 self.asked += 1
                 await asyncio.sleep(self.delay_s)
                 try:
-                    reply = self._behavior(message.propose, chance)
+                    reply = self._behavior(message.propose, rng)
                 except SessionLost as error:
                     await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
                 except RuntimeError as error:

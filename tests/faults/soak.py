@@ -31,25 +31,25 @@ STALLED_S = 300.0
 
 
 def soak(
-    fleet: Fleet, kills: int, chance: random.Random, report: Callable[[str], None] = lambda _: None
+    fleet: Fleet, kills: int, rng: random.Random, report: Callable[[str], None] = lambda _: None
 ) -> Counter[str]:
     """Kills this many processes and freezes others; returns the number of faults by kind.
 
-    Calls `report` at every kill. Fails if for minutes no replica can be spared.
+    Calls `report` at every kill. Fails if for minutes no replica may be killed.
     """
     faults: Counter[str] = Counter()
     with Supervisor(fleet):
         while faults.total() - _freezes(faults) < kills:
-            name = _victim(fleet, chance)
+            name = _victim(fleet, rng)
             role = fleet.processes[name].role
-            if chance.randrange(FREEZES_EVERY) == 0:
-                fleet.freeze(name, chance.uniform(0.1, LONGEST_FREEZE_S))
+            if rng.randrange(FREEZES_EVERY) == 0:
+                fleet.freeze(name, rng.uniform(0.1, LONGEST_FREEZE_S))
                 faults[f"{role} frozen"] += 1
             else:
                 fleet.processes[name].kill()
                 faults[f"{role} killed"] += 1
                 report(f"{role} killed")
-            time.sleep(chance.uniform(0, LONGEST_PAUSE_S))
+            time.sleep(rng.uniform(0, LONGEST_PAUSE_S))
     return faults
 
 
@@ -57,12 +57,12 @@ def _freezes(faults: Counter[str]) -> int:
     return sum(count for fault, count in faults.items() if fault.endswith("frozen"))
 
 
-def _victim(fleet: Fleet, chance: random.Random) -> str:
+def _victim(fleet: Fleet, rng: random.Random) -> str:
     deadline = time.monotonic() + STALLED_S
     while not (spare := fleet.spare()):
         assert time.monotonic() < deadline, "nobody has come back"
         time.sleep(0.02)
-    return chance.choice(spare)
+    return rng.choice(spare)
 
 
 def summarize(counts: Counter[str], tally: Tally, seconds: float) -> str:

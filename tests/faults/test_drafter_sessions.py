@@ -50,12 +50,12 @@ async def test_unanswering_drafter_costs_no_time() -> None:
         replicas(address) as known,
         drafter_session(known) as session,
     ):
-        began = time.monotonic()
+        started = time.monotonic()
         session.open(PROMPT)
         for _ in range(5):
             assert not await can_propose(session)
         await session.close()
-        assert time.monotonic() - began < AT_ONCE_S
+        assert time.monotonic() - started < AT_ONCE_S
         (replica,) = known.by_preference()
         assert replica.sessions == 0
 
@@ -69,9 +69,9 @@ async def test_hanging_drafter_is_avoided_and_used_again_when_healthy() -> None:
             await asyncio.sleep(0.01)
         (replica,) = known.by_preference()
         assert replica.failures == 1 and replica.is_resting
-        began = time.monotonic()
+        started = time.monotonic()
         assert not await can_propose(session)
-        assert time.monotonic() - began < AT_ONCE_S and fake.asked == 1
+        assert time.monotonic() - started < AT_ONCE_S and fake.asked == 1
         fake.delay_s = 0.0
         assert await becomes_ready(session)
         assert replica.failures == 0 and not replica.is_resting
@@ -100,12 +100,12 @@ async def test_rounds_go_on_without_a_drafter_that_is_still_prefilling() -> None
 
 async def test_session_freed_by_the_drafter_is_reopened_at_once() -> None:
     """A session freed for being idle is no failure of the drafter, for other requests either."""
-    lost = iter([True])
+    losses = iter([True])
 
-    def propose_after_loss(propose: Any, chance: random.Random) -> Any:
-        if next(lost, False):
+    def propose_after_loss(request: Any, rng: random.Random) -> Any:
+        if next(losses, False):
             raise SessionLost("idle")
-        return fakes.wrong_chain(propose, chance)
+        return fakes.wrong_chain(request, rng)
 
     fake = fakes.FakeDrafter(None, propose_after_loss)
     async with session_with(fake) as (session, known):
@@ -144,7 +144,7 @@ async def test_invalid_draft_is_not_passed_on(
     """A verifier would refuse an invalid draft or judge it elsewhere. The round has no draft."""
     replies = iter([invalid])
     fake = fakes.FakeDrafter(
-        None, lambda request, chance: next(replies, fakes.wrong_chain)(request, chance)
+        None, lambda request, rng: next(replies, fakes.wrong_chain)(request, rng)
     )
     async with session_with(fake) as (session, known):
         (replica,) = known
@@ -187,12 +187,12 @@ async def test_offers_omit_tokens_that_the_draft_model_lacks() -> None:
 
 async def test_drafts_omit_tokens_that_only_the_draft_model_has() -> None:
     """Unused rows of the output layer may be drafted at high temperatures; that is no fault."""
-    beyond = TARGET.vocabulary_size
+    unknown_token = TARGET.vocabulary_size
 
     def padded(request: drafter_pb2.ProposeDraft, _: random.Random) -> fakes.Reply:
-        return fakes.draft(request.committed_length, [5, beyond, 6, 7], [ROOT, ROOT, 1, 0])
+        return fakes.draft(request.committed_length, [5, unknown_token, 6, 7], [ROOT, ROOT, 1, 0])
 
-    async with session_with_vocabulary(beyond + 1, padded) as (session, replica):
+    async with session_with_vocabulary(unknown_token + 1, padded) as (session, replica):
         draft = await session.propose(PROMPT, None, BUDGET)
         assert (draft.tree.token_ids, draft.tree.parents) == ((5, 7), (ROOT, 0))
         assert replica.failures == 0

@@ -64,15 +64,15 @@ def test_redis_faults_change_no_token(
     phrases: RedisFleet, requests: list[Case], fault_free_outputs: list[list[int]], fault: str
 ) -> None:
     """The same tokens during and after the fault; memory does not grow with unsent phrases."""
-    fleet, (begin, end) = phrases.fleet, FAULTS[fault]
+    fleet, (start_fault, end_fault) = phrases.fleet, FAULTS[fault]
     with Load(fleet.orchestrators, requests, fault_free_outputs) as load:
         load.wait_until_under_way()
         before = fleet.memory()
-        begin(phrases)
+        start_fault(phrases)
         try:
             wait_for_more_answers(load)
         finally:
-            end(phrases)
+            end_fault(phrases)
         wait_for_more_answers(load)
     load.tally.assert_none_lost()
     fleet.wait_until_free()

@@ -300,10 +300,10 @@ async def test_invalid_draft_or_verdict_costs_a_session_but_no_request(
 
 async def test_deadline_holds_without_any_replica() -> None:
     session = VerifierSession(Replicas(), session_terms(0.3), reopen_for_s=30)
-    began = time.monotonic()
+    started = time.monotonic()
     with pytest.raises(DeadlineExceeded):
         await session.verify(PROMPT, EMPTY_TREE)
-    assert time.monotonic() - began < 15.0
+    assert time.monotonic() - started < 15.0
 
 
 def test_offer_is_cut_to_the_drafters_maximum() -> None:
@@ -334,10 +334,10 @@ async def test_deadline_ends_a_round_and_frees_the_session() -> None:
     async with fakes.listening(add_verifier, fake) as address, replicas(address) as known:
         session = VerifierSession(known, session_terms(0.5), reopen_for_s=10)
         first = await session.open(PROMPT)
-        began = time.monotonic()
+        started = time.monotonic()
         with pytest.raises(DeadlineExceeded):
             await session.verify([*PROMPT, *first.verdict.emitted_token_ids], EMPTY_TREE)
-        assert time.monotonic() - began < 5.0
+        assert time.monotonic() - started < 5.0
         await session.close()
         await eventually(lambda: fake.open_sessions == 0)
         assert len(fake.times_given) == 1

@@ -128,7 +128,7 @@ async def test_max_gram_reads_the_prompt_in_pieces_off_the_engine_thread(
 async def test_slots_are_freed_however_a_session_ends(serve_drafter: Start) -> None:
     """Four times as many sessions as slots: closed, cancelled, refused, cancelled when drafting."""
 
-    async def one(channel: grpc.aio.Channel, number: int) -> None:
+    async def run_session(channel: grpc.aio.Channel, number: int) -> None:
         call: Any = DrafterStub(channel).Draft()
         await call.write(open_drafter(strategy="cascade"))
         if number % 4 == 0:
@@ -147,7 +147,7 @@ async def test_slots_are_freed_however_a_session_ends(serve_drafter: Start) -> N
             call.cancel()
 
     async with serve_drafter(**TWICE, max_sessions=2, max_waiting=16) as (channel, host):
-        await asyncio.wait_for(asyncio.gather(*(one(channel, n) for n in range(8))), 60)
+        await asyncio.wait_for(asyncio.gather(*(run_session(channel, n) for n in range(8))), 60)
         await wait_until_all_slots_free(host)
 
 

@@ -147,7 +147,7 @@ def test_oversized_message_error_names_the_servers_setting(client: Client) -> No
 def test_no_retry_wait_longer_than_the_timeout(
     scripted_server: ServerAndAddress, client: Client
 ) -> None:
-    """The server's error tells more than a deadline that passes while the client waits."""
+    """The server's error is more informative than a deadline that passes while the client waits."""
     servicer, _ = scripted_server
     servicer.failures = [Overloaded("no room", retry_after_s=1000)]
     with pytest.raises(Overloaded):

@@ -186,14 +186,14 @@ async def test_grpc_deadline_cancels_the_wait_for_the_tokenizer(
 ) -> None:
     cancelled: list[str] = []
 
-    async def kept(*_: Any) -> None:
+    async def wait_until_cancelled(*_: Any) -> None:
         try:
             await wait_forever()
         finally:
             cancelled.append("")
 
     for name in ("encode_async", "decode_async"):
-        monkeypatch.setattr(Tokenizer, name, kept)
+        monkeypatch.setattr(Tokenizer, name, wait_until_cancelled)
     async with grpc_stub() as stub:
         for call, request in (
             (stub.Tokenize, pb.TokenizeRequest(text="a")),
@@ -237,8 +237,8 @@ async def test_time_limit_includes_reading_the_request(
         servicer: Any = GenerationServicer(Front(deployment))
         with pytest.raises(Unavailable):  # there is no verifier
             await servicer.GenerateOnce(grpc_request(), Call())
-    (began,), (deadline,) = read_times, deadlines
-    assert deadline.at is not None and deadline.at < began + LONG_S
+    (started,), (deadline,) = read_times, deadlines
+    assert deadline.at is not None and deadline.at < started + LONG_S
 
 
 async def test_all_choices_of_an_http_request_share_one_deadline(

@@ -251,7 +251,7 @@ async def count_failure(client: httpx.AsyncClient, status: int, **more: Any) -> 
 
 
 @pytest.mark.parametrize(
-    ("status", "request"),
+    ("status", "fields"),
     [
         (400, {"json": {}}),
         (400, {"json": None, "content": b"{", "headers": JSON}),
@@ -263,9 +263,9 @@ async def count_failure(client: httpx.AsyncClient, status: int, **more: Any) -> 
         (400, {"url": "/v1/chat/completions", "json": {"messages": 1}}),
     ],
 )
-async def test_every_client_error_is_counted_once(status: int, request: dict[str, Any]) -> None:
+async def test_every_client_error_is_counted_once(status: int, fields: dict[str, Any]) -> None:
     async with gateway() as (client, _):
-        assert await count_failure(client, status, **request) == {"invalid_input": 1}
+        assert await count_failure(client, status, **fields) == {"invalid_input": 1}
 
 
 async def test_request_refused_during_a_drain_is_counted() -> None:

@@ -1,4 +1,4 @@
-"""Processes learn the phrases of a request exactly once, whoever published them."""
+"""Processes learn the phrases of a request exactly once, whichever process published them."""
 
 from __future__ import annotations
 
@@ -64,15 +64,15 @@ def test_drafter_learns_every_round_of_its_requests_once(
     access = PhraseAccess(target_fingerprint="m", origin=7)
     first = session(orchestrator, access, publishes=True)
     second = session(drafter, access, publishes=False)
-    known, following = orchestrator.namespaces()[0], drafter.namespaces()[0]
-    assert following.wait_replayed(10)
+    publisher, follower = orchestrator.namespaces()[0], drafter.namespaces()[0]
+    assert follower.wait_replayed(10)
     for phrase_session in (first, second):  # a round that both processes learn from
         learn_tokens(phrase_session, 4, 5)
     for token in range(100, 110):  # further rounds, drafted elsewhere
         learn_tokens(first, token)
-    until(lambda: following.figures().received == 11)
-    state = [int(number) for number in known.index.table.state]
-    assert [int(number) for number in following.index.table.state] == state
+    until(lambda: follower.figures().received == 11)
+    state = [int(number) for number in publisher.index.table.state]
+    assert [int(number) for number in follower.index.table.state] == state
 
 
 def test_drafter_learns_by_itself_without_a_shared_log(

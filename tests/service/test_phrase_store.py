@@ -148,10 +148,10 @@ def test_nothing_stalls_without_redis_and_the_log_resumes(
     server.freeze() if frozen else server.kill()
     stalls = []
     for number in range(2000, 2600, 3):
-        began = time.perf_counter()
+        started = time.perf_counter()
         first.publish(number, [Phrase((number,), (number + 1, number + 2))])
         assert proposed_after(first, (number,)) == (number + 1, number + 2)
-        stalls.append(time.perf_counter() - began)
+        stalls.append(time.perf_counter() - started)
         time.sleep(0.005)
     assert sorted(stalls)[-5] < STALL_S  # a busy machine may stall anything once
     assert first.figures().failures and first.figures().failures < 60  # a breaker, no retry storm
@@ -277,7 +277,7 @@ def test_evicted_namespace_is_freed_at_once(open_store: Callable[..., PhraseStor
 def test_tokens_outside_the_vocabulary_are_skipped(
     server: RedisServer, open_store: Callable[..., PhraseStore]
 ) -> None:
-    """Anybody may write to the log, and the successor table has no row for such tokens."""
+    """Any client may write to the log, and the successor table has no row for such tokens."""
     writer = open_store(server.url).namespace("m")
     reader = open_store(server.url).namespace("m", vocabulary_size=100)
     for number, token in enumerate((2_000_000_000, 100, 99)):

@@ -133,7 +133,7 @@ async def error_of(address: str, tls: ClientTls | None) -> str:
 async def test_connection_error_names_the_tls_problem(
     authority: Authority, stranger: Authority
 ) -> None:
-    """The error used to say that nobody listens there, whatever was wrong with TLS."""
+    """The error used to say that nothing listens there, whatever was wrong with TLS."""
     trusting = ClientTls(ca=authority.ca)
     hung_up = "hung up at once, as one does that wants TLS (--tls-ca), or to be shown another"
     async with listening(**flags(authority.pair("late", -2 * LIFE))) as address:

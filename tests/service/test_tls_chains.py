@@ -18,7 +18,7 @@ from tests.support.certificates import Authority
 
 
 async def test_intermediate_authority_is_trusted_without_its_root(tmp_path: Path) -> None:
-    """OpenSSL wants the root as well unless told otherwise; HTTP used to let no such client in."""
+    """Unless configured otherwise, OpenSSL requires the root; HTTP used to admit no such client."""
     root = Authority(tmp_path / "root", "root")
     trusted = Authority(tmp_path / "ours", "ours", above=root)
     untrusted = Authority(tmp_path / "theirs", "theirs", above=root)

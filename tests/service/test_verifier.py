@@ -58,8 +58,8 @@ async def test_session_follows_the_protocol(serve_verifier: Start) -> None:
         call = stub.Verify()
         first = await send_and_read(call, open_verifier())
         assert list(first.verdict.emitted_token_ids) == expected[:1]
-        wrong = (expected[1] + 1) % info.vocabulary_size
-        message = verify(LENGTH + 1, [wrong, *expected[1:4]], [-1, -1, 1, 2])
+        wrong_token = (expected[1] + 1) % info.vocabulary_size
+        message = verify(LENGTH + 1, [wrong_token, *expected[1:4]], [-1, -1, 1, 2])
         answer = await send_and_read(call, message)
         assert list(answer.verdict.emitted_token_ids) == expected[1:5]
         assert list(answer.verdict.accepted_nodes) == [1, 2, 3]

@@ -35,7 +35,7 @@ async def test_drafter_accepts_sessions_only_when_warm() -> None:
     servicer.register(servicer.DrafterServicer(host, store, settings), server.server)
     started, release = threading.Event(), threading.Event()
 
-    def held(model: LanguageModel) -> Task[None]:
+    def wait_for_release(model: LanguageModel) -> Task[None]:
         slot = model.acquire()
         started.set()
         release.wait()
@@ -43,7 +43,7 @@ async def test_drafter_accepts_sessions_only_when_warm() -> None:
         yield from warm_up(model)
 
     await server.listen()
-    starting = asyncio.create_task(host.start(held))
+    starting = asyncio.create_task(host.start(wait_for_release))
     async with grpc.aio.insecure_channel(server.address) as channel:
         stub = DrafterStub(channel)
         try:
