@@ -57,13 +57,13 @@ def run(command: Command, folder: Path, *more: str) -> subprocess.CompletedProce
     _, _, module, *flags = command.words
     kind = f"{module} --server" if "--server" in flags else module
     smaller = SMALLER.get(kind, "").replace("{}", str(folder)).split()
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", module, *flags, *smaller, *more],
         cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT_S,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr or done.stdout
-    assert "Traceback" not in done.stderr, done.stderr
-    return done
+    assert result.returncode == 0, result.stderr or result.stdout
+    assert "Traceback" not in result.stderr, result.stderr
+    return result
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,8 @@ class NoBrowser(Exception):
 def chromium() -> Iterator[Browser]:
     """A running browser. Raises NoBrowser if none is installed."""
     with sync_playwright() as playwright:
-        found = next((path for name in NAMES if (path := shutil.which(name))), None)
-        program = found or playwright.chromium.executable_path
+        executable = next((path for name in NAMES if (path := shutil.which(name))), None)
+        program = executable or playwright.chromium.executable_path
         if not Path(program).exists():
             raise NoBrowser(f"needs a browser: none of {', '.join(NAMES)} is installed")
         browser = playwright.chromium.launch(

@@ -57,10 +57,10 @@ class Playground:
     def underline(self, source: str) -> str:
         """The underline style of a source's text, without its colour."""
         token = self.at(f"#legend .token[data-source={source}]")
-        said = (
+        script = (
             "t => [getComputedStyle(t).textDecorationLine, getComputedStyle(t).textDecorationStyle]"
         )
-        return str(token.evaluate(said))
+        return str(token.evaluate(script))
 
     def text(self, selector: str) -> str:
         return self.at(selector).text_content() or ""

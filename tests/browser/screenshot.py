@@ -41,14 +41,14 @@ def main() -> None:
 def choose_round(playground: Playground) -> None:
     """Selects the round that shows most: many accepted and many rejected nodes."""
 
-    def worth(number: int) -> int:
+    def score(number: int) -> int:
         playground.at("#round").fill(str(number))
         accepted = playground.at("#tree .accepted.node").count()
         rejected = playground.at("#tree .rejected.node").count()
         return accepted * rejected
 
     rounds = int(playground.at("#round").get_attribute("max") or 0)
-    playground.at("#round").fill(str(max(range(rounds + 1), key=worth)))
+    playground.at("#round").fill(str(max(range(rounds + 1), key=score)))
     playground.at("#answer .round.current .token").first.click()
 
 

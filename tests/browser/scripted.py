@@ -23,5 +23,5 @@ def stream(texts: Sequence[str], fallback_rounds: int = 0) -> str:
         "timings": {"tokens_per_second": 1.0 if len(texts) > 1 else 0.0},
     }
     events = [json.dumps(each) for each in (*chunks, {"choices": [], "metrics": metrics})]
-    told = [f"data: {event}\n\n" for event in (*events, "[DONE]")]
-    return "".join([": waiting\n\n", *told])
+    messages = [f"data: {event}\n\n" for event in (*events, "[DONE]")]
+    return "".join([": waiting\n\n", *messages])

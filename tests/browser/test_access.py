@@ -139,8 +139,8 @@ def test_layout_is_stable_with_long_model_names(playground: Playground) -> None:
     playground.page.set_viewport_size({"width": 360, "height": 900})
     top, names = "m => m.getBoundingClientRect().top", "vendor/model-of-some-thirty-letters"
     tops = []
-    for said in ("short", f"target {names}, draft {names}"):
-        playground.at("#models").evaluate("(p, said) => (p.textContent = said)", said)
+    for models in ("short", f"target {names}, draft {names}"):
+        playground.at("#models").evaluate("(p, said) => (p.textContent = said)", models)
         tops.append(playground.at("main").evaluate(top))
     assert tops[0] == tops[1]
 

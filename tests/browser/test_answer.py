@@ -39,18 +39,18 @@ def script_answer(
     playground: Playground, texts: list[str], fallback_rounds: int = 0
 ) -> list[dict[str, Any]]:
     """Gives every drafted run this answer; plain decoding is real. Returns the list of requests."""
-    asked: list[dict[str, Any]] = []
+    requests: list[dict[str, Any]] = []
 
     def answer(route: Route) -> None:
         body = json.loads(route.request.post_data or "")
-        asked.append(body)
+        requests.append(body)
         if body["speculative"].get("strategy") == "autoregressive":
             route.continue_()
         else:
             route.fulfill(content_type="text/event-stream", body=stream(texts, fallback_rounds))
 
     playground.page.route(COMPLETIONS, answer)
-    return asked
+    return requests
 
 
 def test_rounds_between_two_frames_cost_one_layout(playground: Playground) -> None:
@@ -58,8 +58,8 @@ def test_rounds_between_two_frames_cost_one_layout(playground: Playground) -> No
     script_answer(playground, MANY)
     playground.page.evaluate(COUNT)
     playground.run()
-    asked, frames = playground.page.evaluate("[window.asked, window.frames_drawn]")
-    assert asked <= 2 * (frames + 1)  # and once at the end
+    layouts, frames = playground.page.evaluate("[window.asked, window.frames_drawn]")
+    assert layouts <= 2 * (frames + 1)  # and once at the end
     assert playground.at("#answer .round").count() == len(MANY)
     assert playground.text("#answer") == "".join(MANY)
     end = "box => box.scrollHeight - box.scrollTop - box.clientHeight"
@@ -95,8 +95,8 @@ def test_scroll_position_is_kept_while_the_answer_grows(playground: Playground) 
     scrolls = "() => answer.scrollHeight > answer.clientHeight + 200"
     playground.page.wait_for_function(scrolls, timeout=TIMEOUT_S * 1000)
     playground.at("#answer").evaluate("box => (box.scrollTop = 0)")
-    seen = playground.at("#answer .round").count()
-    playground.at("#answer .round").nth(seen + 3).wait_for(state="attached")
+    rounds_before = playground.at("#answer .round").count()
+    playground.at("#answer .round").nth(rounds_before + 3).wait_for(state="attached")
     assert playground.at("#answer").evaluate("box => box.scrollTop") == 0
     playground.page.keyboard.press("Escape")
     playground.wait("Stopped after")
@@ -119,8 +119,8 @@ def test_rounds_without_a_drafter_are_reported(playground: Playground) -> None:
     """Rounds without a drafter used to be described as if no draft had been worth its time."""
     script_answer(playground, FEW, fallback_rounds=2)
     playground.run(seed=5)
-    ended = "Ended at the limit of tokens: 3 tokens, 1.0 a second, seed 5"
-    assert playground.text("#status") == f"{ended}, 2 rounds without the drafter"
+    summary = "Ended at the limit of tokens: 3 tokens, 1.0 a second, seed 5"
+    assert playground.text("#status") == f"{summary}, 2 rounds without the drafter"
     assert "or no drafter answered" in playground.text("#about-tree")
 
 
@@ -134,12 +134,12 @@ def test_single_token_has_no_speed(playground: Playground) -> None:
 
 def test_seed_is_sent_exactly_or_not_at_all(playground: Playground) -> None:
     """Larger seeds used to be rounded, so that another seed was sent than was typed."""
-    asked = script_answer(playground, FEW)
+    requests = script_answer(playground, FEW)
     playground.fill(seed=2**53)
     playground.at("#run").click()
     assert playground.at("#seed").evaluate("field => field.validity.rangeOverflow")
     playground.run(seed=2**53 - 1)
-    assert [body["seed"] for body in asked] == [2**53 - 1]
+    assert [body["seed"] for body in requests] == [2**53 - 1]
     assert f"seed {2**53 - 1}" in playground.text("#status")
 
 

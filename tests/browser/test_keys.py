@@ -50,8 +50,8 @@ def test_page_asks_for_the_key_and_stores_it_nowhere(
     playground.wait_for("#models", "target")
     playground.run(max_tokens=4, seed=1)
     assert playground.text("#answer")
-    kept = "JSON.stringify([localStorage, sessionStorage, document.cookie])"
-    assert KEY not in playground.page.evaluate(kept)
+    storage = "JSON.stringify([localStorage, sessionStorage, document.cookie])"
+    assert KEY not in playground.page.evaluate(storage)
     playground.page.reload()
     assert playground.at("#key").input_value() == ""
 

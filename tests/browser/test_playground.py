@@ -57,13 +57,13 @@ def test_page_draws_the_tree_of_every_round(playground: Playground) -> None:
 
 def test_page_shows_why_a_draft_ended(playground: Playground) -> None:
     playground.run(**RUN)
-    said = []
+    texts = []
     for number in range(1, int(playground.at("#round").get_attribute("max") or 0) + 1):
         playground.at("#round").fill(str(number))
-        said.append(playground.text("#about-tree"))
-    assert any("The draft ended because" in words for words in said)
-    spoken = playground.at("#tree svg").get_attribute("aria-label") or ""
-    assert "Draft tree of round" in spoken
+        texts.append(playground.text("#about-tree"))
+    assert any("The draft ended because" in words for words in texts)
+    label = playground.at("#tree svg").get_attribute("aria-label") or ""
+    assert "Draft tree of round" in label
 
 
 def test_stop_button_frees_the_session(playground: Playground, stack: Stack) -> None:

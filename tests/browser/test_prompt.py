@@ -15,12 +15,12 @@ def test_examples_can_be_browsed_by_keyboard(playground: Playground) -> None:
     """The first arrow key used to select the first example and move the focus away."""
     example, prompt = playground.at("#example"), playground.at("#prompt")
     example.focus()
-    taken = []
+    selected = []
     for _ in range(3):
         playground.page.keyboard.press("ArrowDown")
         assert playground.page.evaluate(FOCUSED) == "example"
-        taken.append((example.input_value(), prompt.input_value()))
-    assert len(set(taken)) == 3 and all(text for _, text in taken)
+        selected.append((example.input_value(), prompt.input_value()))
+    assert len(set(selected)) == 3 and all(text for _, text in selected)
 
 
 def test_undo_restores_a_prompt_replaced_by_an_example(playground: Playground) -> None:

@@ -64,14 +64,14 @@ def test_refused_request_can_be_sent_again(playground: Playground) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "wait", "told"),
+    ("size", "wait", "hint"),
     [
         (PHONE, "3", "; try again in 3 s"),
         (MAGNIFIED, "Wed, 21 Oct 2026 07:28:00 GMT", ""),
     ],
 )
 def test_other_refusals_are_shown_in_the_visible_area(
-    open_page: OpenPage, size: dict[str, int], wait: str, told: str
+    open_page: OpenPage, size: dict[str, int], wait: str, hint: str
 ) -> None:
     playground = open_page(viewport=size)
     playground.page.route(
@@ -80,5 +80,5 @@ def test_other_refusals_are_shown_in_the_visible_area(
     )
     playground.at("#run").click()
     playground.wait("Failed")
-    assert playground.text("#error") == FULL["error"]["message"] + told  # type: ignore[operator]
+    assert playground.text("#error") == FULL["error"]["message"] + hint  # type: ignore[operator]
     assert playground.at("#error").evaluate(SEEN)

@@ -46,8 +46,8 @@ class Declared:
 
 def declared(module: str) -> list[Declared]:
     """The metrics that a module declares, in its order."""
-    found = vars(importlib.import_module(module)).values()
-    collectors = [each for each in found if isinstance(each, MetricWrapperBase | Live)]
+    values = vars(importlib.import_module(module)).values()
+    collectors = [each for each in values if isinstance(each, MetricWrapperBase | Live)]
     own = [each for each in collectors if not getattr(each, "_labelvalues", ())]  # no children
     return [metric for collector in own for metric in _metrics(collector)]
 

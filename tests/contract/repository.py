@@ -54,14 +54,14 @@ class Module:
     @functools.cached_property
     def imports(self) -> list[str]:
         """Dotted names that this module imports when it runs, names taken from modules included."""
-        found: list[str] = []
+        imported: list[str] = []
         for node in _running(self.tree):
             if isinstance(node, ast.Import):
-                found += [alias.name for alias in node.names]
+                imported += [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
                 base = self._absolute(node)
-                found += [base, *(f"{base}.{alias.name}" for alias in node.names)]
-        return found
+                imported += [base, *(f"{base}.{alias.name}" for alias in node.names)]
+        return imported
 
     def _absolute(self, node: ast.ImportFrom) -> str:
         if not node.level:
@@ -78,11 +78,11 @@ def _running(node: ast.AST) -> Iterator[ast.AST]:
     yield node
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
-            children: list[ast.AST] = [*child.orelse]
+            followed: list[ast.AST] = [*child.orelse]
         else:
-            children = [child]
-        for kept in children:
-            yield from _running(kept)
+            followed = [child]
+        for each in followed:
+            yield from _running(each)
 
 
 @functools.cache
@@ -93,8 +93,8 @@ def files() -> tuple[Path, ...]:
         listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, text=True)
     except (OSError, subprocess.CalledProcessError):  # a copy without git history
         return tuple(sorted(_walk(ROOT)))
-    found = {ROOT / name for name in listed.stdout.split("\0") if name}
-    return tuple(sorted(file for file in found if file.is_file()))
+    paths = {ROOT / name for name in listed.stdout.split("\0") if name}
+    return tuple(sorted(file for file in paths if file.is_file()))
 
 
 def _walk(folder: Path) -> Iterator[Path]:
@@ -130,8 +130,8 @@ def documents() -> list[Path]:
 
 def fenced(page: Path, *languages: str) -> list[str]:
     """The contents of fences with these languages, "" for fences that name none."""
-    found = FENCE.findall(page.read_text(encoding="utf-8"))
-    return [body for language, body in found if language in languages]
+    blocks = FENCE.findall(page.read_text(encoding="utf-8"))
+    return [body for language, body in blocks if language in languages]
 
 
 def prose(page: Path) -> str:

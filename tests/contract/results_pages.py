@@ -90,11 +90,13 @@ def larger_draft_model() -> list[str]:
 
 def expensive_drafts() -> list[str]:
     """Speeds with draft forward passes at their measured cost, and at a higher one."""
-    cheap, dear = (Speeds.in_virtual_time(f"simulated-{name}", "300M") for name in ("t07", "tenth"))
+    cheap, expensive = (
+        Speeds.in_virtual_time(f"simulated-{name}", "300M") for name in ("t07", "tenth")
+    )
     columns = [
         *by_workload(cheap, 0.7, CODE),
-        *by_workload(dear, 0.7, CODE, prefix="a tenth: "),
-        *by_workload(dear, GREEDY, CODE, prefix="greedy: "),
+        *by_workload(expensive, 0.7, CODE, prefix="a tenth: "),
+        *by_workload(expensive, GREEDY, CODE, prefix="greedy: "),
     ]
     return [speed_table(columns), "`simulated-t07.json`, `simulated-tenth.json`."]
 
@@ -118,8 +120,10 @@ def machine_costs() -> list[str]:
         for machine, record in MACHINES.items()
         for speeds in [Speeds.in_virtual_time(record, "300M")]
     ]
-    told = f"Sixteen tokens in a forward cost so many times one in the records used here: {rows}."
-    return [told, speed_table(columns, IN_A_ROW)]
+    sentence = (
+        f"Sixteen tokens in a forward cost so many times one in the records used here: {rows}."
+    )
+    return [sentence, speed_table(columns, IN_A_ROW)]
 
 
 def structured_outputs() -> list[str]:

@@ -23,8 +23,8 @@ def run_buf(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_buf_finds_nothing() -> None:
-    found = run_buf("lint")
-    assert (found.returncode, found.stdout + found.stderr) == (0, "")
+    result = run_buf("lint")
+    assert (result.returncode, result.stdout + result.stderr) == (0, "")
 
 
 def test_buf_checks_all_protos() -> None:

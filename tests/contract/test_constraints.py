@@ -26,10 +26,14 @@ def pinned_distributions() -> set[str]:
 def requirements_of(distribution: str, extra: str) -> list[Requirement]:
     """The requirements of a distribution with this extra, by its metadata; "" is no extra."""
     try:
-        found = [Requirement(text) for text in requires(distribution) or ()]
+        requirements = [Requirement(text) for text in requires(distribution) or ()]
     except PackageNotFoundError:  # needed by another extra that is not installed here
         return []
-    return [each for each in found if each.marker is None or each.marker.evaluate({"extra": extra})]
+    return [
+        each
+        for each in requirements
+        if each.marker is None or each.marker.evaluate({"extra": extra})
+    ]
 
 
 @pytest.mark.parametrize("extra", EXTRAS)
@@ -38,12 +42,12 @@ def test_all_requirements_of_an_extra_are_pinned(extra: str) -> None:
     waiting = [(OURS, extra)]
     seen: set[tuple[str, str]] = set()
     while waiting:
-        distribution, wanted = waiting.pop()
-        if (distribution, wanted) in seen:
+        distribution, needed_extra = waiting.pop()
+        if (distribution, needed_extra) in seen:
             continue
-        seen.add((distribution, wanted))
+        seen.add((distribution, needed_extra))
         if distribution != DIFFERS:
-            for each in requirements_of(distribution, wanted):
+            for each in requirements_of(distribution, needed_extra):
                 name = canonicalize_name(each.name)
                 waiting += [(name, inner) for inner in ("", *each.extras)]
     missing = {name for name, _ in seen} - {OURS} - pinned_distributions()

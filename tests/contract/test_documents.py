@@ -40,8 +40,8 @@ def commands() -> tuple[tuple[str, ...], ...]:
         lines += INLINE.findall(prose(page))
         text = page.read_text(encoding="utf-8")
         lines += [line for line in text.splitlines() if line.startswith("    ")]
-    found = (split_command(line) for line in lines)
-    return tuple(dict.fromkeys(command for command in found if command))
+    parsed = (split_command(line) for line in lines)
+    return tuple(dict.fromkeys(command for command in parsed if command))
 
 
 def split_command(line: str) -> tuple[str, ...]:
@@ -59,9 +59,9 @@ def find_commands(*start: str) -> list[tuple[str, ...]]:
 def test_documented_make_targets_exist() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z][\w-]*):", makefile, re.MULTILINE))
-    named = {word for command in find_commands("make") for word in command[1:2]}
-    assert {"demo", "test"} <= named
-    assert named <= targets
+    documented = {word for command in find_commands("make") for word in command[1:2]}
+    assert {"demo", "test"} <= documented
+    assert documented <= targets
 
 
 def test_documented_modules_exist() -> None:
@@ -109,12 +109,12 @@ def known_flags(arguments: tuple[str, ...]) -> set[str]:
 
 def test_flags_in_the_migration_page_exist() -> None:
     page = prose(ROOT / "docs" / "coming_from.md")
-    ours = [line.split("|")[-2] for line in page.splitlines() if line.startswith("| ")]
-    named = {flag for cell in ours for flag in re.findall(r"--[a-z][\w-]*", cell)}
+    cells = [line.split("|")[-2] for line in page.splitlines() if line.startswith("| ")]
+    flags = {flag for cell in cells for flag in re.findall(r"--[a-z][\w-]*", cell)}
     roles = (("serve", role) for role in ("orchestrator", "drafter", "verifier"))
     known = set().union(known_flags(("up",)), *map(known_flags, roles))
     negated = {flag.replace("--", "--no-", 1) for flag in known}
-    assert named - {"--server"} <= known | negated and len(named) > 20
+    assert flags - {"--server"} <= known | negated and len(flags) > 20
 
 
 def test_documented_rpc_methods_exist() -> None:
@@ -169,8 +169,8 @@ def test_every_decision_is_listed() -> None:
 
 
 def test_routes_without_a_key_are_documented() -> None:
-    told = prose(ROOT / "docs" / "security.md")
-    (passage,) = (part for part in told.split("\n\n") if part.startswith("No key is needed"))
+    text = prose(ROOT / "docs" / "security.md")
+    (passage,) = (part for part in text.split("\n\n") if part.startswith("No key is needed"))
     assert {*PUBLIC_PATHS, f"{PUBLIC_FOLDER}/*"} <= {*INLINE.findall(passage)}
 
 

@@ -45,11 +45,11 @@ def is_product(module: Module) -> bool:
 
 
 def test_services_and_libraries_do_not_import_each_other() -> None:
-    def others(module: Module) -> set[str]:
+    def forbidden(module: Module) -> set[str]:
         shared = {"phrase_store"} if module.package == "draftloop" else set()
         return {*SERVICES, *TOOLS, *shared} - {module.package}
 
-    assert not breaches(others, is_product)
+    assert not breaches(forbidden, is_product)
 
 
 def test_verifier_does_not_import_the_phrase_store() -> None:
@@ -83,10 +83,10 @@ def test_opentelemetry_is_imported_only_in_the_traces_module() -> None:
 
 
 def test_stubs_are_imported_only_in_servicers_clients_and_rpc() -> None:
-    def inside(module: Module) -> bool:
+    def is_other_module(module: Module) -> bool:
         return module.file.name not in STUB_FILES and not module.under(*STUB_FOLDERS)
 
-    assert not breaches(lambda _: {"protos"}, inside)
+    assert not breaches(lambda _: {"protos"}, is_other_module)
 
 
 def test_runtime_does_not_import_grpc() -> None:
@@ -102,19 +102,19 @@ def test_shared_types_import_only_light_libraries() -> None:
 
 
 def test_grammars_import_only_llguidance_and_numpy() -> None:
-    def foreign(module: Module) -> set[str]:
+    def forbidden(module: Module) -> set[str]:
         return module.packages - STANDARD - {"draftloop", "llguidance", "numpy"}
 
-    assert not breaches(foreign, lambda module: module.under("draftloop/grammars"))
+    assert not breaches(forbidden, lambda module: module.under("draftloop/grammars"))
 
 
 def test_client_imports_only_the_retry_library() -> None:
     """Calls are made in draftloop/rpc; otherwise the client needs only the retry library."""
 
-    def foreign(module: Module) -> set[str]:
+    def forbidden(module: Module) -> set[str]:
         return module.packages - STANDARD - {"draftloop", "tenacity"}
 
-    assert not breaches(foreign, lambda module: module.under("draftloop/client"))
+    assert not breaches(forbidden, lambda module: module.under("draftloop/client"))
 
 
 def test_client_runs_on_an_installation_without_extras() -> None:
@@ -147,18 +147,18 @@ def find_cycle(graph: dict[str, set[str]]) -> list[str]:
     """Modules that import one another in a cycle; empty if there is none."""
     finished: set[str] = set()
 
-    def visit(name: str, trail: tuple[str, ...]) -> list[str]:
-        if name in trail:
-            return [*trail[trail.index(name) :], name]
+    def visit(name: str, path: tuple[str, ...]) -> list[str]:
+        if name in path:
+            return [*path[path.index(name) :], name]
         if name in finished:
             return []
         for target in sorted(graph[name]):
-            if found := visit(target, (*trail, name)):
-                return found
+            if cycle := visit(target, (*path, name)):
+                return cycle
         finished.add(name)
         return []
 
-    return next((found for name in sorted(graph) if (found := visit(name, ()))), [])
+    return next((cycle for name in sorted(graph) if (cycle := visit(name, ()))), [])
 
 
 def test_no_import_cycles() -> None:
@@ -167,12 +167,12 @@ def test_no_import_cycles() -> None:
 
 def test_only_main_modules_import_servicers() -> None:
     """Nothing imports what starts a role, and only that imports the role's servicer."""
-    drawn = import_graph()
-    graph = {module.name: drawn[module.name] for module in modules() if is_product(module)}
+    imports = import_graph()
+    graph = {module.name: imports[module.name] for module in modules() if is_product(module)}
     assert not [name for name, targets in graph.items() if any("__main__" in t for t in targets)]
-    doors = {f"{role}.servicer" for role in SERVICES}
-    assert doors <= graph.keys()
-    assert {name for name, targets in graph.items() if doors & targets} == {
+    servicers = {f"{role}.servicer" for role in SERVICES}
+    assert servicers <= graph.keys()
+    assert {name for name, targets in graph.items() if servicers & targets} == {
         f"{role}.__main__" for role in SERVICES
     }
 

@@ -59,9 +59,9 @@ def queries() -> Iterator[tuple[str, str]]:
 
 def test_dashboards_and_alerts_name_metrics_that_exist() -> None:
     known = known_series()
-    named = [(place, name) for place, query in queries() for name in NAME.findall(query)]
-    assert len(named) > 50
-    assert not [pair for pair in named if pair[1] not in known]
+    mentions = [(place, name) for place, query in queries() for name in NAME.findall(query)]
+    assert len(mentions) > 50
+    assert not [pair for pair in mentions if pair[1] not in known]
 
 
 def test_metrics_page_covers_all_modules_that_declare_metrics() -> None:
@@ -86,17 +86,17 @@ def test_metrics_have_descriptions_and_bounded_labels() -> None:
 def test_dashboard_panels_are_complete_and_distinct() -> None:
     assert DASHBOARDS
     for dashboard in DASHBOARDS:
-        shown = panels(dashboard)
-        assert len({panel["id"] for panel in shown}) == len(shown)
-        assert len({panel["title"] for panel in shown}) == len(shown)
-        for panel in shown:
+        visible = panels(dashboard)
+        assert len({panel["id"] for panel in visible}) == len(visible)
+        assert len({panel["title"] for panel in visible}) == len(visible)
+        for panel in visible:
             assert panel["description"] and panel["targets"], panel["title"]
             assert panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24
 
 
-def promtool(*arguments: str, given: str = "") -> None:
+def promtool(*arguments: str, stdin: str = "") -> None:
     command = ["promtool", *arguments]
-    run = subprocess.run(command, cwd=RULES, input=given, capture_output=True, text=True)
+    run = subprocess.run(command, cwd=RULES, input=stdin, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr
 
 
@@ -104,7 +104,7 @@ def promtool(*arguments: str, given: str = "") -> None:
 def test_metrics_follow_prometheus_conventions() -> None:
     """Names, units and types, by Prometheus' own linter."""
     metrics_page.every_metric()  # imports all modules that declare metrics
-    promtool("check", "metrics", given=generate_latest(REGISTRY).decode())
+    promtool("check", "metrics", stdin=generate_latest(REGISTRY).decode())
 
 
 @needs_promtool

@@ -43,7 +43,7 @@ STATED = [
 ]
 
 
-@pytest.mark.parametrize(("name", "said"), STATED)
-def test_limits_in_comments_match_the_code(name: str, said: str) -> None:
+@pytest.mark.parametrize(("name", "statement"), STATED)
+def test_limits_in_comments_match_the_code(name: str, statement: str) -> None:
     comments = re.sub(r"\s*//\s*|\s+", " ", (ROOT / "protos" / f"{name}.proto").read_text())
-    assert said in comments
+    assert statement in comments

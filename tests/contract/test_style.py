@@ -65,7 +65,7 @@ def test_bundled_models_stay_small() -> None:
 
 
 def test_no_machine_specific_paths() -> None:
-    found = []
+    offenders = []
     for file in files():
         path = file.relative_to(ROOT).as_posix()
         if path.startswith(QUOTED_SOURCES):
@@ -75,8 +75,8 @@ def test_no_machine_specific_paths() -> None:
         except UnicodeDecodeError:
             continue
         if PERSONAL_PATH.search(text) or (len(ROOT.parts) > 2 and str(ROOT) in text):
-            found.append(path)
-    assert not found
+            offenders.append(path)
+    assert not offenders
 
 
 def test_hypothesis_has_no_deadline() -> None:

@@ -21,8 +21,8 @@ DRAFTING = ("speculative", "ouroboros warm", "opt_tree", "cascade", "fused warm"
 def match_groups(page: Path, pattern: str) -> list[str]:
     """The groups of the only match of the pattern on the page."""
     text = " ".join(prose(page).split())
-    (found,) = re.finditer(pattern, text)
-    return list(found.groups())
+    (match,) = re.finditer(pattern, text)
+    return list(match.groups())
 
 
 def rows(record: str, profile: str, temperature: float) -> Iterator[dict[str, Any]]:
@@ -34,18 +34,18 @@ def rows(record: str, profile: str, temperature: float) -> Iterator[dict[str, An
 
 def test_tokens_per_round_where_the_output_repeats_its_input() -> None:
     page = ROOT / "README.md"
-    said = match_groups(page, r"with `fused` (\w+) tokens a round, in greedy decoding (\w+)\.")
+    words = match_groups(page, r"with `fused` (\w+) tokens a round, in greedy decoding (\w+)\.")
     measured = [
         round(row["tokens_per_round"])
         for temperature in (0.8, 0.0)
         for row in rows("zen5", "300M", temperature)
         if (row["workload"], row["method"]) == ("editing", "fused warm")
     ]
-    assert [NUMBERS[word] for word in said] == measured
+    assert [NUMBERS[word] for word in words] == measured
 
 
 def test_forward_times_of_the_larger_draft_model() -> None:
-    said = match_groups(
+    numbers = match_groups(
         DOCS / "results.md", r"take (\S+) to (\S+) ms a round instead of (\S+) to ([\d.]+),"
     )
     measured = []
@@ -56,11 +56,11 @@ def test_forward_times_of_the_larger_draft_model() -> None:
             if row["method"] in DRAFTING
         ]
         measured += [round(min(drafts), 1), round(max(drafts), 1)]
-    assert [float(word) for word in said] == measured
+    assert [float(word) for word in numbers] == measured
 
 
 def test_slowdown_of_ouroboros_in_the_services() -> None:
-    (said,) = match_groups(
+    (percent,) = match_groups(
         DOCS / "strategies.md", r"virtual time and (\d+) % in the services \(Zen 5"
     )
     lost = []
@@ -74,11 +74,11 @@ def test_slowdown_of_ouroboros_in_the_services() -> None:
             for (workload, method), speed in speeds.items()
             if method.startswith("ouroboros") and workload != "editing"
         ]
-    assert int(said) == round(max(lost))
+    assert int(percent) == round(max(lost))
 
 
 def test_forward_times_in_the_larger_draft_models_card() -> None:
-    said = match_groups(
+    words = match_groups(
         ROOT / "models" / "cards" / "drafter-large.md", r"it takes (\w+) to (\w+) times"
     )
     ratios = []
@@ -88,7 +88,7 @@ def test_forward_times_in_the_larger_draft_models_card() -> None:
             for record, profile in ((larger, "300M-large"), (smaller, "300M"))
         )
         ratios += [of_larger[size] / of_smaller[size] for size in of_larger]
-    assert [NUMBERS[word] for word in said] == [round(min(ratios)), round(max(ratios))]
+    assert [NUMBERS[word] for word in words] == [round(min(ratios)), round(max(ratios))]
 
 
 def test_fallback_reasons_of_a_healthy_deployment_are_documented() -> None:

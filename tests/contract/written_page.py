@@ -28,9 +28,9 @@ class WrittenPage:
         text = self.text
         for subject, paragraphs in self.parts.items():
             begin, end = f"<!-- {subject}: written by `make docs` -->\n", f"<!-- /{subject} -->"
-            before, begun, rest = text.partition(begin)
-            _, ended, after = rest.partition(end)
-            if not (begun and ended):
+            before, begin_found, rest = text.partition(begin)
+            _, end_found, after = rest.partition(end)
+            if not (begin_found and end_found):
                 raise ValueError(f"{self.path}: no marks of {subject}")
             text = f"{before}{begin}\n" + "\n\n".join(paragraphs()) + f"\n\n{end}{after}"
         return text

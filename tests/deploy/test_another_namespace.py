@@ -45,8 +45,8 @@ def test_all_documents_are_in_the_new_namespace(second_deployment: Manifests) ->
 
 def test_keda_queries_only_its_own_namespace(second_deployment: Manifests, tmp_path: Path) -> None:
     promtool = required("promtool")
-    asked = queries(second_deployment)
-    assert set(asked) == set(ROLES)
+    queried = queries(second_deployment)
+    assert set(queried) == set(ROLES)
     sessions = 2 * LOADS[NEXT] / SLOTS
     expected = {"orchestrator": 2 * LOADS[NEXT], "drafter": sessions, "verifier": sessions}
     case = {
@@ -54,7 +54,7 @@ def test_keda_queries_only_its_own_namespace(second_deployment: Manifests, tmp_p
         "input_series": [*series("draftloop"), *series(NEXT)],
         "promql_expr_test": [
             {
-                "expr": asked[role],
+                "expr": queried[role],
                 "eval_time": "1m",
                 "exp_samples": [{"labels": f'{{namespace="{NEXT}"}}', "value": value}],
             }

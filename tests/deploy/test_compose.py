@@ -12,8 +12,8 @@ from tests.contract.repository import ROOT
 def services(name: str) -> dict[str, dict[str, Any]]:
     """The services of a Compose file, by name."""
     text = (ROOT / name).read_text(encoding="utf-8")
-    found: dict[str, dict[str, Any]] = yaml.safe_load(text)["services"]
-    return found
+    composed: dict[str, dict[str, Any]] = yaml.safe_load(text)["services"]
+    return composed
 
 
 CPU, GPU = services("docker-compose.yml"), services("deploy/compose.gpu.yml")

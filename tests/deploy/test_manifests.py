@@ -106,14 +106,14 @@ def service_calls(manifests: Manifests) -> Iterator[tuple[str, str, int]]:
 @every_overlay
 def test_addresses_in_settings_name_services(overlay: str) -> None:
     manifests = combined(overlay)
-    found = list(service_calls(manifests))
-    assert {(role, host) for role, host, _ in found} == {
+    calls = list(service_calls(manifests))
+    assert {(role, host) for role, host, _ in calls} == {
         ("orchestrator", "verifier"),
         ("orchestrator", "drafter"),
         ("orchestrator", "redis"),
         ("drafter", "redis"),
     }
-    for _, host, port in found:
+    for _, host, port in calls:
         service = manifests.one("Service", host)["spec"]
         assert port in [each["port"] for each in service["ports"]]
         # A name of several replicas must resolve to all of their addresses, not to a virtual one.
@@ -220,11 +220,11 @@ def test_orchestrator_memory_limit_holds_all_phrases(
     Prompt and prediction of each may fill a context.
     """
     manifests = combined(overlay)
-    chosen = settings(manifests, "orchestrator", monkeypatch)
-    assert isinstance(chosen, OrchestratorSettings)
+    configured = settings(manifests, "orchestrator", monkeypatch)
+    assert isinstance(configured, OrchestratorSettings)
     limit = manifests.container("orchestrator")["resources"]["limits"]["memory"]
-    shared = chosen.phrases_mib * chosen.phrases_namespaces << 20
-    own = min(MAX_TOKENS, 2 * context) * BYTES_PER_TOKEN * chosen.max_requests
+    shared = configured.phrases_mib * configured.phrases_namespaces << 20
+    own = min(MAX_TOKENS, 2 * context) * BYTES_PER_TOKEN * configured.max_requests
     process = 256 << 20
     assert int(limit[:-2]) << {"Mi": 20, "Gi": 30}[limit[-2:]] >= shared + own + process
 
@@ -267,7 +267,7 @@ def test_loader_writes_where_the_roles_read() -> None:
     (mount,) = container["volumeMounts"]
     assert not mount.get("readOnly")
     assert mount["mountPath"] in [
-        known["mountPath"] for known in manifests.container("verifier")["volumeMounts"]
+        role_mount["mountPath"] for role_mount in manifests.container("verifier")["volumeMounts"]
     ]
     (volume,) = pod["volumes"]
     claim = volume["persistentVolumeClaim"]
@@ -337,8 +337,8 @@ def test_keys_are_read_from_the_documented_secret(
         if volume["name"] == mount["name"]
     )
     create = ("kubectl", "-n", "draftloop", "create", "secret", "generic")
-    named = (*create, volume["secret"]["secretName"])
-    (command,) = (each for each in documented_commands() if each.words[:7] == named)
+    words = (*create, volume["secret"]["secretName"])
+    (command,) = (each for each in documented_commands() if each.words[:7] == words)
     assert command.words[7:] == (f"--from-file={read.api_keys.name}",)
 
 
@@ -390,9 +390,9 @@ def test_documented_cpu_drafters_may_run_on_any_node(
     blocks = fenced(ROOT / "docs" / "operations.md", "yaml")
     (text,) = (block for block in blocks if "DRAFTLOOP_DRAFTER_DEVICE=cpu" in block)
     manifests = rendered(text)
-    said = manifests.container("drafter")["resources"]
-    assert not [name for amounts in said.values() for name in amounts if "gpu" in name]
+    resources = manifests.container("drafter")["resources"]
+    assert not [name for amounts in resources.values() for name in amounts if "gpu" in name]
     assert "nodeSelector" not in manifests.pod("drafter")
     read: Any = settings(manifests, "drafter", monkeypatch)
-    assert (read.device, read.threads) == ("cpu", int(said["limits"]["cpu"]))
+    assert (read.device, read.threads) == ("cpu", int(resources["limits"]["cpu"]))
     assert str(read.model) == "/weights/draft"

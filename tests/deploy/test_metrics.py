@@ -40,13 +40,13 @@ def adapter_rules() -> list[dict[str, Any]]:
 
 
 def test_autoscalers_use_metrics_that_the_adapter_offers() -> None:
-    asked = {
+    used = {
         metric["pods"]["metric"]["name"]
         for scaler in combined("gpu", "autoscaling").of_kind("HorizontalPodAutoscaler")
         for metric in scaler["spec"]["metrics"]
         if metric["type"] == "Pods"
     }
-    assert asked == {rule["name"]["as"] for rule in adapter_rules()}
+    assert used == {rule["name"]["as"] for rule in adapter_rules()}
 
 
 def test_adapter_queries_exported_metrics() -> None:
@@ -95,17 +95,17 @@ def test_operations_page_names_exported_metrics() -> None:
 
 def test_request_end_counters_exist_from_the_start() -> None:
     """An alert that divides by both kinds then works before the first of either."""
-    said = (
+    code = (
         "import orchestrator.metrics\n"
         "for family in (orchestrator.metrics.SUCCESSES, orchestrator.metrics.FAILURES):\n"
         "    for sample in family.collect()[0].samples:\n"
         "        if sample.name.endswith('_total'):\n"
         "            print(*sample.labels.values(), sample.value)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", said], cwd=ROOT, capture_output=True, text=True, timeout=60
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
-    assert done.stdout.splitlines() == [
+    assert result.stdout.splitlines() == [
         f"{label} 0.0"
         for label in (
             *("stop", "length", "abort"),
@@ -113,7 +113,7 @@ def test_request_end_counters_exist_from_the_start() -> None:
             *("deadline_exceeded", "mismatch", "no_answer"),
             *("unavailable", "other", "internal"),
         )
-    ], done.stderr
+    ], result.stderr
 
 
 def test_operator_alerts_equal_the_prometheus_rules() -> None:

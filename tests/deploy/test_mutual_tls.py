@@ -51,9 +51,9 @@ def test_role_reads_the_files_of_its_secret(
     (mount,) = (each for each in container["volumeMounts"] if each["name"] == "tls")
     assert mount["readOnly"] and "subPath" not in mount
     folder = Path(mount["mountPath"])
-    others = [Path(each["mountPath"]) for each in container["volumeMounts"] if each != mount]
+    other_mounts = [Path(each["mountPath"]) for each in container["volumeMounts"] if each != mount]
     # Nothing can be mounted inside a read-only mount.
-    assert not [other for other in others if folder.is_relative_to(other)]
+    assert not [path for path in other_mounts if folder.is_relative_to(path)]
     read = settings(manifests, role, monkeypatch)
     assert tls_files(role, read) == {name: folder / file for name, file in FILES.items()}
 
@@ -65,10 +65,10 @@ def test_probes_use_tls_and_have_enough_time(overlay: str, role: str) -> None:
     alive = ["python", "-m", health.__name__, f"127.0.0.1:{DEFAULT_PORTS[role]}"]
     ready = [*alive, full_name(role)]
     for probe, command in (("startup", ready), ("readiness", ready), ("liveness", alive)):
-        said = container[f"{probe}Probe"]
-        assert said["exec"] == {"command": command}
-        assert "grpc" not in said, "one of them alone is valid"
-        assert said["timeoutSeconds"] == PROBE_TIMEOUT_S > health.TIMEOUT_S
+        probe_settings = container[f"{probe}Probe"]
+        assert probe_settings["exec"] == {"command": command}
+        assert "grpc" not in probe_settings, "one of them alone is valid"
+        assert probe_settings["timeoutSeconds"] == PROBE_TIMEOUT_S > health.TIMEOUT_S
     probed = health.tls_from(with_tls(overlay).environment(role))
     assert probed is not None and probed.server_name == role  # the name in dns:///verifier:50053
     assert f"--timeout={PROBE_TIMEOUT_S}s" in (ROOT / "deploy" / "Dockerfile").read_text()
@@ -77,11 +77,11 @@ def test_probes_use_tls_and_have_enough_time(overlay: str, role: str) -> None:
 @pytest.mark.parametrize("role", ROLES)
 def test_page_creates_the_secrets(role: str) -> None:
     (command,) = (each for each in documented_commands() if f"{role}-tls" in each.words)
-    made = {"tls.crt": f"{role}.pem", "tls.key": f"{role}.key", "ca.crt": "ca.pem"}
+    files = {"tls.crt": f"{role}.pem", "tls.key": f"{role}.key", "ca.crt": "ca.pem"}
     assert command.words[-4:] == (
-        f"{role}-tls", *(f"--from-file={file}={source}" for file, source in made.items()),
+        f"{role}-tls", *(f"--from-file={file}={source}" for file, source in files.items()),
     )  # fmt: skip
-    assert set(made) == set(FILES.values())
+    assert set(files) == set(FILES.values())
 
 
 @pytest.mark.parametrize("role", ROLES)

@@ -49,26 +49,26 @@ def peers(rule: dict[str, Any], direction: str) -> Iterator[tuple[dict[str, Any]
 
 def edges_between_roles(direction: str) -> set[Edge]:
     """Caller, callee and port of every allowed call between roles."""
-    found = set()
+    edges = set()
     for name, rule in rules(direction):
         for side, port in peers(rule, direction):
             labels = side.get("podSelector", {}).get("matchLabels", {})
             if "namespaceSelector" in side or NAME_LABEL not in labels:
                 continue
             for peer in manifests().selected_by(labels):
-                found.add((peer, name, port) if direction == "ingress" else (name, peer, port))
-    return found
+                edges.add((peer, name, port) if direction == "ingress" else (name, peer, port))
+    return edges
 
 
 def from_outside() -> dict[tuple[str, int], list[dict[str, Any]]]:
     """Peers that are not roles, by workload and port."""
-    found: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    sides: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for name, rule in rules("ingress"):
         for side, port in peers(rule, "ingress"):
             labels = side.get("podSelector", {}).get("matchLabels", {})
             if "namespaceSelector" in side or NAME_LABEL not in labels:
-                found.setdefault((name, port), []).append(side)
-    return found
+                sides.setdefault((name, port), []).append(side)
+    return sides
 
 
 def test_everything_is_denied_by_default() -> None:
@@ -97,14 +97,14 @@ def test_clients_reach_only_the_public_ports() -> None:
 
 def scraped_ports(manifests: Manifests) -> set[tuple[str, int]]:
     """The workloads and ports that the monitors name."""
-    found = set()
+    scraped = set()
     for monitor in manifests.of_kind("ServiceMonitor", "PodMonitor"):
         spec = monitor["spec"]
         (name,) = manifests.selected_by(spec["selector"]["matchLabels"])
         for endpoint in spec.get("endpoints") or spec["podMetricsEndpoints"]:
             port = endpoint.get("port") or endpoint["targetPort"]
-            found.add((name, manifests.ports(name)[port]))
-    return found
+            scraped.add((name, manifests.ports(name)[port]))
+    return scraped
 
 
 def ports_allowed_to_prometheus() -> set[tuple[str, int]]:
@@ -113,9 +113,9 @@ def ports_allowed_to_prometheus() -> set[tuple[str, int]]:
 
 def test_prometheus_reaches_the_scraped_ports() -> None:
     """The ports of the monitors, as numbers in the policies."""
-    found = scraped_ports(manifests())
-    assert ports_allowed_to_prometheus() == {*found, METRICS_BEHIND_TLS}
-    assert {name for name, _ in found} == set(ROLES)
+    scraped = scraped_ports(manifests())
+    assert ports_allowed_to_prometheus() == {*scraped, METRICS_BEHIND_TLS}
+    assert {name for name, _ in scraped} == set(ROLES)
 
 
 def test_prometheus_reaches_the_metrics_of_an_orchestrator_with_tls() -> None:
@@ -144,12 +144,12 @@ def test_documented_tracing_policy_allows_only_the_traces_of_every_role() -> Non
 
 
 def test_no_other_ingress_is_allowed() -> None:
-    known = [PROMETHEUS, *({selector: {"matchLabels": CLIENT}} for selector in SELECTORS)]
+    allowed = [PROMETHEUS, *({selector: {"matchLabels": CLIENT}} for selector in SELECTORS)]
     assert not [
         (place, side)
         for place, sides in from_outside().items()
         for side in sides
-        if side not in known
+        if side not in allowed
     ]
 
 

@@ -32,9 +32,9 @@ def title(document: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("version", [OLDEST, NEWEST])
 def test_documents_match_strict_schemas(version: str) -> None:
-    complaints = {title(document): complaint(document, version) for document in every_document()}
-    assert len(complaints) > 30
-    assert not {name: said for name, said in complaints.items() if said}
+    problems = {title(document): complaint(document, version) for document in every_document()}
+    assert len(problems) > 30
+    assert not {name: problem for name, problem in problems.items() if problem}
 
 
 def test_names_are_unique_within_a_combination() -> None:
@@ -72,12 +72,12 @@ def test_custom_resource_check_detects_errors() -> None:
 
 def test_documented_kustomization_builds() -> None:
     blocks = fenced(ROOT / "docs" / "operations.md", "yaml")
-    found = [block for block in blocks if "kind: Kustomization" in block]
-    assert found
-    for text in found:
+    kustomizations = [block for block in blocks if "kind: Kustomization" in block]
+    assert kustomizations
+    for text in kustomizations:
         manifests = rendered(text)
         assert not [
-            said for document in manifests.documents if (said := complaint(document, NEWEST))
+            problem for document in manifests.documents if (problem := complaint(document, NEWEST))
         ]
 
 

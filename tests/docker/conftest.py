@@ -28,11 +28,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def engine() -> Iterator[Engine]:
     """A Docker engine; without one all tests here are skipped, with the reason."""
     try:
-        found = Engine.find()
+        container_engine = Engine.find()
     except NoEngine as reason:
         pytest.skip(str(reason))
-    yield found
-    found.close()
+    yield container_engine
+    container_engine.close()
 
 
 @pytest.fixture(scope="session")

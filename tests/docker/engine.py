@@ -46,10 +46,10 @@ class Engine:
     def _start(cls, starter: Path) -> Self:
         if os.geteuid() != 0:
             raise NoEngine("no Docker engine answers, and starting one takes root")
-        up = subprocess.run([starter, "up"], capture_output=True, text=True, check=False)
-        if up.returncode:
-            raise NoEngine(f"no Docker engine answers, and none can be started: {up.stderr}")
-        line = up.stdout.strip().splitlines()[-1].removeprefix("export ")
+        result = subprocess.run([starter, "up"], capture_output=True, text=True, check=False)
+        if result.returncode:
+            raise NoEngine(f"no Docker engine answers, and none can be started: {result.stderr}")
+        line = result.stdout.strip().splitlines()[-1].removeprefix("export ")
         engine = cls(dict(word.split("=", 1) for word in shlex.split(line)))
         engine._started = starter
         engine._make_base_images(starter)
@@ -59,10 +59,12 @@ class Engine:
         """Makes the base images once: new ones would differ and cause all layers to be rebuilt."""
         commands = [("docker", "image", "inspect", image) for image in BASE_IMAGES]
         if not all(_succeeds(command, self._environment) for command in commands):
-            made = subprocess.run([starter, "images"], capture_output=True, text=True, check=False)
-            if made.returncode:
+            result = subprocess.run(
+                [starter, "images"], capture_output=True, text=True, check=False
+            )
+            if result.returncode:
                 self.close()
-                raise NoEngine(f"the base images cannot be made: {made.stderr[-500:]}")
+                raise NoEngine(f"the base images cannot be made: {result.stderr[-500:]}")
         self._forget_constraints(BASE_IMAGES[0])
 
     def _forget_constraints(self, image: str) -> None:
@@ -87,7 +89,7 @@ class Engine:
         variables: Mapping[str, str] | None = None,
     ) -> str:
         """The command's standard output. Raises AssertionError with the output if it fails."""
-        done = subprocess.run(
+        result = subprocess.run(
             command,
             env={**self._environment, **(variables or {})},
             cwd=REPOSITORY,
@@ -95,13 +97,15 @@ class Engine:
             text=True,
             timeout=timeout_s,
         )
-        assert done.returncode == 0, f"{shlex.join(command)}: {(done.stdout + done.stderr)[-2000:]}"
-        return done.stdout
+        assert result.returncode == 0, (
+            f"{shlex.join(command)}: {(result.stdout + result.stderr)[-2000:]}"
+        )
+        return result.stdout
 
     def inspect(self, name: str) -> dict[str, Any]:
         """The engine's description of a container, an image or a network."""
-        found: dict[str, Any] = json.loads(self.run("docker", "inspect", name))[0]
-        return found
+        details: dict[str, Any] = json.loads(self.run("docker", "inspect", name))[0]
+        return details
 
 
 def _compose(environment: dict[str, str]) -> tuple[str, ...]:
@@ -113,7 +117,7 @@ def _compose(environment: dict[str, str]) -> tuple[str, ...]:
 
 
 def _succeeds(command: tuple[str, ...], environment: dict[str, str]) -> bool:
-    done = subprocess.run(
+    result = subprocess.run(
         command, env=environment, capture_output=True, check=False, timeout=COMMAND_TIMEOUT_S
     )
-    return done.returncode == 0
+    return result.returncode == 0

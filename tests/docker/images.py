@@ -37,11 +37,11 @@ def build(engine: Engine) -> None:
 @contextlib.contextmanager
 def torch_index() -> Iterator[str]:
     """The address of a package index with this environment's torch; empty if it has CUDA."""
-    wanted = version("torch")
-    if "+cpu" not in wanted:
+    torch_version = version("torch")
+    if "+cpu" not in torch_version:
         yield ""
         return
-    _fetch(f"torch=={wanted}", INDEX_FOLDER / "torch")
+    _fetch(f"torch=={torch_version}", INDEX_FOLDER / "torch")
     handler = functools.partial(_Quiet, directory=str(INDEX_FOLDER))
     with ThreadingHTTPServer(("127.0.0.1", INDEX_PORT), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -52,10 +52,10 @@ def torch_index() -> Iterator[str]:
 def _fetch(requirement: str, folder: Path) -> None:
     """Downloads the wheel once, from pip's usual index on this machine."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-    done = subprocess.run(
+    result = subprocess.run(
         [*command, "-d", str(folder), requirement], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
 
 
 class _Quiet(SimpleHTTPRequestHandler):

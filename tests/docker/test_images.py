@@ -56,8 +56,8 @@ def test_images_contain_the_bundled_models_but_not_their_training(images: Engine
     code = "import pathlib; print(sorted(p.name for p in pathlib.Path('models').iterdir()))"
     models = ["LICENSE-PSF.txt", "NOTICE", "drafter", "drafter-large", "verifier"]
     assert run_python(images, "verifier", code) == str(models)
-    others = [model for model in models if not model.startswith("drafter")]
-    assert run_python(images, "orchestrator", code) == str(others)
+    other_models = [model for model in models if not model.startswith("drafter")]
+    assert run_python(images, "orchestrator", code) == str(other_models)
 
 
 def gpu_project(engine: Engine, *arguments: str, **models: str) -> str:

@@ -13,15 +13,15 @@ from tests.docker.project import ROLES, SERVICES, Project
 @pytest.mark.parametrize("service", SERVICES)
 def test_containers_have_restricted_rights(project: Project, service: str) -> None:
     [container] = project.containers(service)
-    seen = project.engine.inspect(container)
-    host = seen["HostConfig"]
+    details = project.engine.inspect(container)
+    host = details["HostConfig"]
     assert host["ReadonlyRootfs"]
     assert host["CapDrop"] == ["ALL"]
     assert host["SecurityOpt"] == ["no-new-privileges:true"]
     assert host["Memory"] > 0
     assert host["NanoCpus"] > 0
     assert host["PidsLimit"] == 512
-    assert seen["Config"]["User"].split(":")[0] not in ("", "0", "root")
+    assert details["Config"]["User"].split(":")[0] not in ("", "0", "root")
 
 
 def test_only_the_orchestrator_is_published_and_only_on_loopback(project: Project) -> None:
@@ -81,5 +81,5 @@ def test_generation_over_http(project: Project) -> None:
 
 def test_image_contains_the_command_line(project: Project) -> None:
     [orchestrator] = project.containers("orchestrator")
-    said = project.engine.run("docker", "exec", orchestrator, "draftloop", "health")
-    assert said == "orchestrator at 127.0.0.1:50051: SERVING\n"
+    output = project.engine.run("docker", "exec", orchestrator, "draftloop", "health")
+    assert output == "orchestrator at 127.0.0.1:50051: SERVING\n"

@@ -33,8 +33,8 @@ def test_verifier_crash_costs_no_token(
     assert running.summary.speculation.fallback_rounds >= (service == "drafter")
     assert running.summary.speculation.reopened_sessions >= (service == "verifier")
     project.wait_until_healthy(container, after_starts=before + 1)
-    with Running(address) as again:
-        assert again.wait_for_tokens() == expected
+    with Running(address) as restarted:
+        assert restarted.wait_for_tokens() == expected
 
 
 def test_orchestrator_crash_loses_only_its_streams(
@@ -48,8 +48,8 @@ def test_orchestrator_crash_loses_only_its_streams(
         assert running.wait_for_error() is grpc.StatusCode.UNAVAILABLE
     assert running.token_ids == expected[: len(running.token_ids)]
     project.wait_until_healthy(container, after_starts=before + 1)
-    with Running(address) as again:
-        assert again.wait_for_tokens() == expected
+    with Running(address) as restarted:
+        assert restarted.wait_for_tokens() == expected
 
 
 def test_disconnected_redis_costs_no_token(
@@ -61,12 +61,12 @@ def test_disconnected_redis_costs_no_token(
         project.disconnect(container, ["phrases"])
         try:
             assert running.wait_for_tokens() == expected
-            with Running(address, FUSED) as meanwhile:
-                assert meanwhile.wait_for_tokens() == expected
+            with Running(address, FUSED) as disconnected:
+                assert disconnected.wait_for_tokens() == expected
         finally:
             project.connect(container, "redis", ["phrases"])
-    with Running(address, FUSED) as again:
-        assert again.wait_for_tokens() == expected
+    with Running(address, FUSED) as reconnected:
+        assert reconnected.wait_for_tokens() == expected
 
 
 def test_one_of_two_drafters_dies(project: Project, address: str, expected: list[int]) -> None:
@@ -74,31 +74,31 @@ def test_one_of_two_drafters_dies(project: Project, address: str, expected: list
     project.up(drafter=2)
     for container in project.containers("drafter"):
         project.wait_until_known("drafter", 2)
-        with generation_with_drafter(address) as one, generation_with_drafter(address) as two:
-            one.wait_until_under_way()
-            two.wait_until_under_way()
+        with generation_with_drafter(address) as first, generation_with_drafter(address) as second:
+            first.wait_until_under_way()
+            second.wait_until_under_way()
             project.engine.run("docker", "kill", container)  # and nothing restarts it
-            assert one.wait_for_tokens() == two.wait_for_tokens() == expected
-        figures = [running.summary.speculation for running in (one, two)]
+            assert first.wait_for_tokens() == second.wait_for_tokens() == expected
+        figures = [running.summary.speculation for running in (first, second)]
         assert all(each.draft_forwards for each in figures)
         assert any(each.fallback_rounds for each in figures)
-        with generation_with_drafter(address) as other:
-            assert other.wait_for_tokens() == expected
-        assert other.summary.speculation.draft_forwards > 0
+        with generation_with_drafter(address) as third:
+            assert third.wait_for_tokens() == expected
+        assert third.summary.speculation.draft_forwards > 0
         project.engine.run("docker", "start", container)
         project.wait_until_healthy(container)
     project.up(drafter=1)
 
 
 def test_one_of_two_verifiers_dies(project: Project, address: str, expected: list[int]) -> None:
-    """Two requests on two verifiers: that of the dead one goes on at the other."""
+    """Two requests on two verifiers: the request of the killed one continues on the other."""
     project.up(verifier=2)
     victim = project.containers("verifier")[-1]
-    with Running(address) as one, Running(address) as other:
-        one.wait_until_under_way()
-        other.wait_until_under_way()
+    with Running(address) as first, Running(address) as second:
+        first.wait_until_under_way()
+        second.wait_until_under_way()
         project.engine.run("docker", "kill", victim)
-        assert one.wait_for_tokens() == other.wait_for_tokens() == expected
-    reopened = [running.summary.speculation.reopened_sessions for running in (one, other)]
+        assert first.wait_for_tokens() == second.wait_for_tokens() == expected
+    reopened = [running.summary.speculation.reopened_sessions for running in (first, second)]
     assert sum(reopened) == 1
     project.up(verifier=1)

@@ -11,12 +11,12 @@ MODEL = "verifier"
 LONG = 2000
 
 
-def complete(api: OpenAI, **said: Any) -> Any:
-    chosen: dict[str, Any] = {"max_tokens": 24, "temperature": 0.8, "seed": 11, **said}
-    return api.completions.create(model=MODEL, **{"prompt": PROMPT, **chosen})
+def complete(api: OpenAI, **fields: Any) -> Any:
+    body: dict[str, Any] = {"max_tokens": 24, "temperature": 0.8, "seed": 11, **fields}
+    return api.completions.create(model=MODEL, **{"prompt": PROMPT, **body})
 
 
-def complete_chat(api: OpenAI, **said: Any) -> Any:
+def complete_chat(api: OpenAI, **fields: Any) -> Any:
     messages = [{"role": "user", "content": "Say something."}]
-    chosen: dict[str, Any] = {"max_tokens": 16, "seed": 11, "messages": messages, **said}
-    return api.chat.completions.create(model=MODEL, **chosen)
+    body: dict[str, Any] = {"max_tokens": 16, "seed": 11, "messages": messages, **fields}
+    return api.chat.completions.create(model=MODEL, **body)

@@ -1,4 +1,4 @@
-"""Bans hold whoever drafts: bad words, allowed tokens, `min_tokens`, by gRPC and both clients."""
+"""Bans hold for all drafts: bad words, allowed tokens, `min_tokens`, by gRPC and both clients."""
 
 from __future__ import annotations
 
@@ -61,33 +61,35 @@ def test_only_allowed_tokens_are_emitted(api: OpenAI, tokenizer: Tokenizer) -> N
     answer = complete(
         api, max_tokens=5, extra_body={"allowed_token_ids": allowed, "return_token_ids": True}
     )
-    said = answer.model_dump()["choices"][0]["token_ids"]
-    assert len(said) == 5 and set(said) <= set(allowed)
+    token_ids = answer.model_dump()["choices"][0]["token_ids"]
+    assert len(token_ids) == 5 and set(token_ids) <= set(allowed)
 
 
 def test_stop_text_is_ignored_before_min_tokens(api: OpenAI) -> None:
-    said: dict[str, Any] = {"max_tokens": 12, "stop": ["e", "\n", " "]}
-    assert complete(api, **said).usage.completion_tokens < 8
-    late = complete(api, **said, extra_body={"min_tokens": 8})
-    assert late.usage.completion_tokens > 8
-    assert late.choices[0].text.startswith(complete(api, max_tokens=8).choices[0].text)
+    fields: dict[str, Any] = {"max_tokens": 12, "stop": ["e", "\n", " "]}
+    assert complete(api, **fields).usage.completion_tokens < 8
+    answer = complete(api, **fields, extra_body={"min_tokens": 8})
+    assert answer.usage.completion_tokens > 8
+    assert answer.choices[0].text.startswith(complete(api, max_tokens=8).choices[0].text)
 
 
 def test_bans_through_the_python_client(stack: Stack) -> None:
-    with OurClient(stack.address) as ours:
-        usual = ours.generate("def add(a, b):\n    return", max_tokens=6)
-        other = ours.generate(
-            "def add(a, b):\n    return", max_tokens=6, bad_words=[usual.text.strip()[:1]]
+    with OurClient(stack.address) as python_client:
+        plain = python_client.generate("def add(a, b):\n    return", max_tokens=6)
+        banned = python_client.generate(
+            "def add(a, b):\n    return", max_tokens=6, bad_words=[plain.text.strip()[:1]]
         )
-        assert other.token_ids[0] != usual.token_ids[0]
-        only = ours.generate("x = ", max_tokens=4, allowed_token_ids=[usual.token_ids[0]])
-        assert set(only.token_ids) == {usual.token_ids[0]}
+        assert banned.token_ids[0] != plain.token_ids[0]
+        restricted = python_client.generate(
+            "x = ", max_tokens=4, allowed_token_ids=[plain.token_ids[0]]
+        )
+        assert set(restricted.token_ids) == {plain.token_ids[0]}
         with pytest.raises(InvalidInput, match="min_tokens"):
-            ours.generate("x = ", max_tokens=4, min_tokens=5)
+            python_client.generate("x = ", max_tokens=4, min_tokens=5)
 
 
 @pytest.mark.parametrize(
-    ("said", "field"),
+    ("bans", "field"),
     [
         ({"min_tokens": 99}, "min_tokens"),
         ({"allowed_token_ids": [4096]}, "allowed_token_ids"),
@@ -98,12 +100,12 @@ def test_bans_through_the_python_client(stack: Stack) -> None:
     ],
 )
 def test_invalid_bans_are_refused_with_the_clients_field(
-    client: Client, api: OpenAI, cases: list[Case], said: dict[str, Any], field: str
+    client: Client, api: OpenAI, cases: list[Case], bans: dict[str, Any], field: str
 ) -> None:
     with pytest.raises(openai.BadRequestError, match=field):
-        complete(api, max_tokens=8, extra_body=said)
+        complete(api, max_tokens=8, extra_body=bans)
     with pytest.raises(grpc.RpcError) as refused:
-        client.stub.GenerateOnce(_request(cases[0], said))
+        client.stub.GenerateOnce(_request(cases[0], bans))
     assert bad_field(refused.value).startswith(field)
 
 
@@ -113,6 +115,6 @@ def test_min_tokens_with_a_grammar_is_refused(api: OpenAI) -> None:
         complete(api, max_tokens=8, extra_body=form)
 
 
-def _request(case: Case, said: dict[str, Any]) -> Any:
+def _request(case: Case, bans: dict[str, Any]) -> Any:
     case = Case(case.prompt, 8)
-    return pb.GenerateOnceRequest(parameters=case.parameters("fused", **said))
+    return pb.GenerateOnceRequest(parameters=case.parameters("fused", **bans))

@@ -45,10 +45,10 @@ def write_lines(file: Path, lines: list[dict[str, Any]]) -> Path:
 
 def read_answers(file: Path) -> dict[str, dict[str, Any]]:
     """The answers by `custom_id`; each must be on one line only."""
-    lines = [json.loads(one) for one in file.read_text().splitlines()]
-    found = {one["custom_id"]: one for one in lines}
-    assert len(found) == len(lines)
-    return found
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    answers = {line["custom_id"]: line for line in lines}
+    assert len(answers) == len(lines)
+    return answers
 
 
 def run_batch(server: str, requests: Path, answers: Path, *flags: str) -> Result:
@@ -66,15 +66,15 @@ def test_batched_requests_are_answered_as_if_sent_alone(
     base: str, http: httpx.Client, tmp_path: Path
 ) -> None:
     requests = write_lines(tmp_path / "requests.jsonl", batch_requests())
-    done = run_batch(f"{base}/v1/", requests, tmp_path / "answers.jsonl", "--concurrency", "3")
-    assert done.exit_code == 0, done.stderr
-    assert "4 answered, 0 failed; " in done.stderr
+    result = run_batch(f"{base}/v1/", requests, tmp_path / "answers.jsonl", "--concurrency", "3")
+    assert result.exit_code == 0, result.stderr
+    assert "4 answered, 0 failed; " in result.stderr
     answers = read_answers(tmp_path / "answers.jsonl")
     assert answers.keys() == ASKED.keys()
     assert all(one["error"] is None and one["response"]["request_id"] for one in answers.values())
     text = answers["text"]["response"]["body"]
-    alone = http.post("/v1/completions", json=batch_requests()[0]["body"]).json()
-    assert text["choices"][0]["text"] == alone["choices"][0]["text"]
+    single = http.post("/v1/completions", json=batch_requests()[0]["body"]).json()
+    assert text["choices"][0]["text"] == single["choices"][0]["text"]
     assert all(content_of(one["response"]["body"]) for one in answers.values())
 
 
@@ -85,8 +85,8 @@ def test_repeated_command_resumes_an_interrupted_batch(base: str, tmp_path: Path
     first = file.read_text()
     file.write_text(first + first[: len(first) // 2])  # as if killed while writing
     write_lines(requests, batch_requests())
-    done = run_batch(base, requests, file)
-    assert done.exit_code == 0 and "3 answered, 0 failed" in done.stderr, done.stderr
+    result = run_batch(base, requests, file)
+    assert result.exit_code == 0 and "3 answered, 0 failed" in result.stderr, result.stderr
     assert file.read_text().startswith(first) and read_answers(file).keys() == ASKED.keys()
     whole = file.read_text()
     assert "0 answered, 0 failed" in run_batch(base, requests, file).stderr
@@ -98,10 +98,10 @@ def test_failed_requests_are_reported_and_retried_by_the_next_run(
 ) -> None:
     requests, file = tmp_path / "requests.jsonl", tmp_path / "answers.jsonl"
     write_lines(requests, [request_line("bad", prompt="x", max_tokens=-1), batch_requests()[0]])
-    done = run_batch(base, requests, file, "--concurrency", "1")
-    assert done.exit_code == EXIT_SOME_FAILED
-    assert "1 answered, 1 failed" in done.stderr
-    assert "the first that failed: bad: max_tokens: must be" in done.stderr
+    result = run_batch(base, requests, file, "--concurrency", "1")
+    assert result.exit_code == EXIT_SOME_FAILED
+    assert "1 answered, 1 failed" in result.stderr
+    assert "the first that failed: bad: max_tokens: must be" in result.stderr
     failed = read_answers(file)["bad"]["response"]
     assert failed["status_code"] == 400 and failed["body"]["error"]["param"] == "max_tokens"
     write_lines(requests, [request_line("bad", prompt="x", max_tokens=1), batch_requests()[0]])
@@ -113,7 +113,7 @@ GOOD = json.dumps(request_line("a", prompt="x"))
 
 
 @pytest.mark.parametrize(
-    ("content", "complaint"),
+    ("content", "problem"),
     [
         ("", "requests: must hold at least one request; got '"),
         ("{\n", "requests.jsonl, line 1: Invalid JSON: "),
@@ -128,57 +128,61 @@ GOOD = json.dumps(request_line("a", prompt="x"))
     ],
 )  # fmt: skip
 def test_error_in_the_requests_is_one_line_and_nothing_is_sent(
-    content: str, complaint: str, tmp_path: Path
+    content: str, problem: str, tmp_path: Path
 ) -> None:
     requests, file = tmp_path / "requests.jsonl", tmp_path / "answers.jsonl"
     requests.write_text(content)
-    done = run_batch(f"http://127.0.0.1:{quiet_port()}", requests, file)
-    assert done.exit_code == EXIT_FAILED and not file.exists()
-    [told] = done.stderr.splitlines()
-    assert told.startswith(f"draftloop: {complaint}")
+    result = run_batch(f"http://127.0.0.1:{quiet_port()}", requests, file)
+    assert result.exit_code == EXIT_FAILED and not file.exists()
+    [line] = result.stderr.splitlines()
+    assert line.startswith(f"draftloop: {problem}")
 
 
 @pytest.mark.parametrize("server", ["127.0.0.1:8000", "ftp://there", "http://", "http://[::1"])
 def test_invalid_server_address_is_refused(server: str, tmp_path: Path) -> None:
     requests = write_lines(tmp_path / "requests.jsonl", batch_requests())
-    done = run_batch(server, requests, tmp_path / "answers.jsonl")
-    assert done.exit_code == EXIT_FAILED
+    result = run_batch(server, requests, tmp_path / "answers.jsonl")
+    assert result.exit_code == EXIT_FAILED
     rule = "must be the address of an HTTP API, such as http://127.0.0.1:8000"
-    assert done.stderr == f"draftloop: server: {rule}; got {server!r}\n"
+    assert result.stderr == f"draftloop: server: {rule}; got {server!r}\n"
 
 
 def test_tls_key_without_its_certificate_is_refused(tmp_path: Path) -> None:
     """A TLS key without its certificate is refused, even if the system's CAs are trusted."""
     requests = write_lines(tmp_path / "requests.jsonl", batch_requests())
     flags = ("--tls-key", str(tmp_path / "key.pem"))
-    done = run_batch("https://127.0.0.1:1", requests, tmp_path / "answers.jsonl", *flags)
-    assert done.exit_code == EXIT_FAILED
-    assert done.stderr.startswith("draftloop: tls_certificate: must be given together with tls_key")
+    result = run_batch("https://127.0.0.1:1", requests, tmp_path / "answers.jsonl", *flags)
+    assert result.exit_code == EXIT_FAILED
+    assert result.stderr.startswith(
+        "draftloop: tls_certificate: must be given together with tls_key"
+    )
 
 
 def test_unreachable_server_is_reported_at_once(tmp_path: Path) -> None:
     requests = write_lines(tmp_path / "requests.jsonl", batch_requests())
     server = f"http://127.0.0.1:{quiet_port()}"
-    done = run_batch(server, requests, tmp_path / "answers.jsonl")
-    assert done.exit_code == EXIT_FAILED and not (tmp_path / "answers.jsonl").exists()
-    assert done.stderr.startswith(f"draftloop: no answer from {server}")
+    result = run_batch(server, requests, tmp_path / "answers.jsonl")
+    assert result.exit_code == EXIT_FAILED and not (tmp_path / "answers.jsonl").exists()
+    assert result.stderr.startswith(f"draftloop: no answer from {server}")
 
 
 def test_files_that_are_not_batch_answers_are_not_overwritten(base: str, tmp_path: Path) -> None:
-    requests, other = (
+    requests, unrelated = (
         write_lines(tmp_path / "requests.jsonl", batch_requests()),
         tmp_path / "notes.txt",
     )
-    other.write_text("not yours\n")
-    done = run_batch(base, requests, other)
-    assert done.exit_code == EXIT_FAILED and other.read_text() == "not yours\n"
-    assert "notes.txt, line 1: must be an answer of a batch; name another file" in done.stderr
-    other.write_text('{"custom_id": "a", "response": 200}\n')
+    unrelated.write_text("not yours\n")
+    result = run_batch(base, requests, unrelated)
+    assert result.exit_code == EXIT_FAILED and unrelated.read_text() == "not yours\n"
+    assert "notes.txt, line 1: must be an answer of a batch; name another file" in result.stderr
+    unrelated.write_text('{"custom_id": "a", "response": 200}\n')
     assert (
-        "notes.txt, line 1: must be an answer of a batch" in run_batch(base, requests, other).stderr
+        "notes.txt, line 1: must be an answer of a batch"
+        in run_batch(base, requests, unrelated).stderr
     )
-    same = run_batch(base, requests, requests)
+    onto_itself = run_batch(base, requests, requests)
     assert (
-        same.exit_code == EXIT_FAILED and "answers: must be another file than the re" in same.stderr
+        onto_itself.exit_code == EXIT_FAILED
+        and "answers: must be another file than the re" in onto_itself.stderr
     )
     assert requests.read_text().count("\n") == len(ASKED)

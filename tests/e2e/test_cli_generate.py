@@ -29,7 +29,7 @@ def run_generate(server: str, *arguments: str) -> Result:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "problem"),
     [
         (("",), "text: must not be empty; got ''"),
         (("x", "--strategy", "magic"),
@@ -45,12 +45,12 @@ def run_generate(server: str, *arguments: str) -> Result:
     ],
 )  # fmt: skip
 def test_invalid_arguments_are_reported_in_one_line(
-    stack: Stack, arguments: tuple[str, ...], complaint: str
+    stack: Stack, arguments: tuple[str, ...], problem: str
 ) -> None:
     result = run_generate(stack.address, *arguments)
     assert result.exit_code == EXIT_FAILED
     [line] = result.stderr.splitlines()
-    assert line.startswith(f"draftloop: {complaint}")
+    assert line.startswith(f"draftloop: {problem}")
     assert result.stdout == ""
 
 
@@ -85,8 +85,8 @@ def test_structured_output_to_a_pipe_is_json(stack: Stack, tmp_path: Path) -> No
     schema = {"type": "object", "properties": {"age": {"type": "integer", "maximum": 9}},
               "required": ["age"], "additionalProperties": False}  # fmt: skip
     (tmp_path / "form.json").write_text(json.dumps(schema))
-    told = run_generate(stack.address, PROMPT, "--json-schema", str(tmp_path / "form.json"))
-    assert json.loads(told.stdout).keys() == {"age"}
+    result = run_generate(stack.address, PROMPT, "--json-schema", str(tmp_path / "form.json"))
+    assert json.loads(result.stdout).keys() == {"age"}
 
 
 def test_json_output_is_exactly_one_object(stack: Stack, greedy_completion: Completion) -> None:
@@ -95,13 +95,13 @@ def test_json_output_is_exactly_one_object(stack: Stack, greedy_completion: Comp
         assert result.exit_code == 0 and result.stderr == "", result.output
         return json.loads(result.stdout)
 
-    one = read()
-    assert (one["text"], one["token_ids"]) == (
+    answer = read()
+    assert (answer["text"], answer["token_ids"]) == (
         greedy_completion.text,
         list(greedy_completion.token_ids),
     )
-    assert one["finish_reason"] == "length" and one["usage"]["completion_tokens"] == 12
-    assert one["figures"]["strategy"] == "fused" and one["timings"]["decode_ns"] > 0
+    assert answer["finish_reason"] == "length" and answer["usage"]["completion_tokens"] == 12
+    assert answer["figures"]["strategy"] == "fused" and answer["timings"]["decode_ns"] > 0
     both = read("--compare")
     assert both["identical"] is True and both["plain"]["text"] == both["drafted"]["text"]
     assert both["plain"]["figures"]["strategy"] == "autoregressive"
@@ -132,11 +132,11 @@ def test_comparison_obeys_the_phrase_scope(stack: Stack) -> None:
         return phrases.namespaces
 
     before = namespaces()
-    alone = (*GREEDY, "--compare", "--tenant", "compared")
+    arguments = (*GREEDY, "--compare", "--tenant", "compared")
     for scope in ("off", "private"):
-        assert run_generate(stack.address, PROMPT, *alone, "--phrases", scope).exit_code == 0
+        assert run_generate(stack.address, PROMPT, *arguments, "--phrases", scope).exit_code == 0
     assert namespaces() == before
-    assert run_generate(stack.address, PROMPT, *alone).exit_code == 0
+    assert run_generate(stack.address, PROMPT, *arguments).exit_code == 0
     assert namespaces() == before + 1
 
 
@@ -153,21 +153,21 @@ def test_grpc_call_to_the_http_port_gets_a_hint(stack: Stack) -> None:
 def test_installed_command_prints_one_line_when_nothing_listens() -> None:
     """The installed command as a process: nothing listens, and it prints one line only."""
     address = f"127.0.0.1:{quiet_port()}"
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "orchestrator.cli", "generate", "x", "--server", address],
         cwd=REPOSITORY, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
-    assert done.returncode == EXIT_FAILED and done.stdout == ""
-    [line] = done.stderr.splitlines()
+    assert result.returncode == EXIT_FAILED and result.stdout == ""
+    [line] = result.stderr.splitlines()
     assert line.startswith(f"draftloop: no server at {address}: start one with `draftloop up`")
 
 
 def test_character_missing_from_the_output_encoding_is_replaced(stack: Stack) -> None:
     """A character that the output encoding lacks is replaced. It used to end in a traceback."""
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "orchestrator.cli", "generate", "# ж", "--echo", *GREEDY,
          "--server", stack.address],
         cwd=REPOSITORY, capture_output=True, text=True, timeout=120,
         env=os.environ | {"PYTHONIOENCODING": "latin-1"},
     )  # fmt: skip
-    assert done.returncode == 0 and done.stdout.startswith("# ?"), done.stderr
+    assert result.returncode == 0 and result.stdout.startswith("# ?"), result.stderr

@@ -64,9 +64,9 @@ def test_whole_and_streamed_answers_agree(python_client: Client) -> None:
 def test_text_token_ids_and_options_give_the_same_answer(python_client: Client) -> None:
     prompt = python_client.tokenize(PROMPT)
     assert python_client.detokenize(prompt) == PROMPT
-    told = {name: value for name, value in SAID.items() if name != "strategy"}
-    by_text = python_client.generate(PROMPT, **told, strategy="prompt_lookup")
-    by_tokens = python_client.generate(prompt, **told, strategy="autoregressive")
+    options = {name: value for name, value in SAID.items() if name != "strategy"}
+    by_text = python_client.generate(PROMPT, **options, strategy="prompt_lookup")
+    by_tokens = python_client.generate(prompt, **options, strategy="autoregressive")
     assert by_text.token_ids == by_tokens.token_ids
     info = python_client.info()
     assert {"fused", "speculative"} <= set(info.strategies) and info.drafter is not None
@@ -80,16 +80,16 @@ async def test_async_client_gives_the_same_answer(stack: Stack, python_client: C
         texts = [piece.text async for piece in client.stream(PROMPT, **SAID)]
         assert "".join(texts) == expected.text
         assert await client.tokenize(PROMPT) == python_client.tokenize(PROMPT)
-        asked, told = await client.info(), await asyncio.to_thread(python_client.info)
-        assert asked.verifier.instance_id == told.verifier.instance_id
-        assert asked.strategies == told.strategies
+        async_info, sync_info = await client.info(), await asyncio.to_thread(python_client.info)
+        assert async_info.verifier.instance_id == sync_info.verifier.instance_id
+        assert async_info.strategies == sync_info.strategies
 
 
 def test_many_threads_can_share_a_client(python_client: Client) -> None:
     def ask(seed: int) -> tuple[str, str]:
-        told = {**SAID, "seed": seed}
-        streamed = "".join(piece.text for piece in python_client.stream(PROMPT, **told))
-        return python_client.generate(PROMPT, **told).text, streamed
+        options = {**SAID, "seed": seed}
+        streamed = "".join(piece.text for piece in python_client.stream(PROMPT, **options))
+        return python_client.generate(PROMPT, **options).text, streamed
 
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(ask, [1, 2, 1, 2]))
@@ -112,16 +112,16 @@ async def test_request_to_an_overloaded_server_is_retried(orchestrator: InProces
     async with orchestrator(max_requests=1) as address, AsyncClient(address) as client:
         running = client.stream(PROMPT, max_tokens=1900, ignore_eos=True, strategy="autoregressive")
         await running.read()
-        async with AsyncClient(address, retry=NO_RETRY) as hasty:
+        async with AsyncClient(address, retry=NO_RETRY) as single_attempt:
             with pytest.raises(Overloaded) as caught:
-                await hasty.generate(PROMPT, max_tokens=4)
+                await single_attempt.generate(PROMPT, max_tokens=4)
         assert caught.value.retry_after_s > 0
-        patient = AsyncClient(address, retry=Retry(attempts=30))
-        waiting = asyncio.create_task(patient.generate(PROMPT, max_tokens=4, ignore_eos=True))
+        retrying = AsyncClient(address, retry=Retry(attempts=30))
+        waiting = asyncio.create_task(retrying.generate(PROMPT, max_tokens=4, ignore_eos=True))
         await asyncio.sleep(0.2)
         running.cancel()
         assert len((await waiting).token_ids) == 4
-        await patient.close()
+        await retrying.close()
 
 
 def test_invalid_input_error_names_the_field(python_client: Client) -> None:
@@ -134,6 +134,6 @@ def test_invalid_input_error_names_the_field(python_client: Client) -> None:
 
 def test_generate_accepts_a_generation_parameters_value(python_client: Client) -> None:
     """A request as a `GenerationParameters` value can set fields that have no keyword."""
-    said = GenerationParameters(text=PROMPT, speculation=Speculation(strategy="lookahead"))
-    answer = python_client.generate(said, max_tokens=4, ignore_eos=True)
+    parameters = GenerationParameters(text=PROMPT, speculation=Speculation(strategy="lookahead"))
+    answer = python_client.generate(parameters, max_tokens=4, ignore_eos=True)
     assert answer.figures.strategy == "lookahead" and len(answer.token_ids) == 4

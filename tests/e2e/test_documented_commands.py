@@ -47,9 +47,9 @@ current-context: none
 
 
 def find_commands(*start: str) -> list[Command]:
-    found = [command for command in COMMANDS if command.words[: len(start)] == start]
-    assert found, f"no page names {' '.join(start)} any more"
-    return list(dict.fromkeys(found))
+    commands = [command for command in COMMANDS if command.words[: len(start)] == start]
+    assert commands, f"no page names {' '.join(start)} any more"
+    return list(dict.fromkeys(commands))
 
 
 def command_id(command: Command) -> str:
@@ -62,11 +62,11 @@ def run(
     """Runs a command in `folder` with the working tree's code; drops a `>> file` redirection."""
     path = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200", **environment}
     plain = words[: words.index(">>")] if ">>" in words else words
-    done = subprocess.run(
+    result = subprocess.run(
         plain, cwd=folder, env=path, input=answer, capture_output=True, text=True, timeout=240
     )
-    assert done.returncode == 0, done.stderr or done.stdout
-    return done
+    assert result.returncode == 0, result.stderr or result.stdout
+    return result
 
 
 def test_every_command_has_a_rule() -> None:
@@ -166,11 +166,11 @@ def test_kubectl_commands_are_valid_up_to_the_missing_cluster(
     create_certificate_files(tmp_path)
     for model in ("target", "draft"):
         (tmp_path / "models" / model).mkdir(parents=True)
-    ended = subprocess.run(
+    result = subprocess.run(
         command.words, cwd=tmp_path, env={**os.environ, "KUBECONFIG": str(config)},
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
-    assert "refused" in ended.stderr, ended.stderr
+    assert "refused" in result.stderr, result.stderr
 
 
 @pytest.mark.parametrize(
@@ -184,5 +184,5 @@ def test_benchmark_flags_are_accepted(command: Command) -> None:
 def test_results_are_printed_as_a_table(tmp_path: Path) -> None:
     for command in find_commands(".venv/bin/python", "-m", "benchmarks.table"):
         *start, file = command.words[1:]
-        done = run((sys.executable, *start, str(ROOT / file)), tmp_path)
-        assert "| autoregressive |" in done.stdout
+        result = run((sys.executable, *start, str(ROOT / file)), tmp_path)
+        assert "| autoregressive |" in result.stdout

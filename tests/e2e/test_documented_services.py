@@ -48,13 +48,13 @@ def test_documented_serve_commands(page: str, desk: Desk, stack: Stack) -> None:
     """The services of a page become ready, find one another and end on SIGTERM."""
     commands = [command for command in SERVE if command.page == page and command.words[2] != "ROLE"]
     models = [c for c in commands if c.words[2] != "orchestrator"]
-    others = [c for c in commands if c.words[2] == "orchestrator"]
+    orchestrators = [c for c in commands if c.words[2] == "orchestrator"]
     how = TypedRole if page == "README.md" else ForkedRole
     with ExitStack() as running:
         started = [start_role(command, desk, stack, ForkedRole, running) for command in models]
         for role in started:
             role.wait_until_ready(time.monotonic() + START_S)
-        for command in others:
+        for command in orchestrators:
             role = start_role(command, desk, stack, how, running)
             role.wait_until_ready(time.monotonic() + START_S)
             started.append(role)
@@ -98,13 +98,13 @@ def test_up_without_a_flag(tmp_path: Path) -> None:
     command = [*DRAFTLOOP, "up", "--config", "ports.toml"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as launcher:
         assert launcher.stdout is not None
-        said: list[str] = []
+        output: list[str] = []
         for line in launcher.stdout:
-            said.append(line)
+            output.append(line)
             if line.startswith("try:"):
                 break
-        assert said[-1].startswith("try:"), said
-        address = said[-1].split()[-1]
+        assert output[-1].startswith("try:"), output
+        address = output[-1].split()[-1]
         assert_generates(address)
         launcher.send_signal(signal.SIGTERM)
         assert "stopped" in launcher.stdout.read()
@@ -122,8 +122,8 @@ def test_up_with_flags(command: Command, desk: Desk) -> None:
         if "--phrases-url" in words:
             url = running.enter_context(RedisServer(desk.folder)).url
             words = tuple(url if word.startswith("redis://") else word for word in words)
-        given = as_keyword_arguments(desk.flags(words))
-        config = StackConfig.read(desk.folder / "ports.toml", **given)
+        options = as_keyword_arguments(desk.flags(words))
+        config = StackConfig.read(desk.folder / "ports.toml", **options)
         stack = running.enter_context(ForkedStack(config))
         assert_generates(stack.address)
 

@@ -26,10 +26,10 @@ PROMISED = {
 
 def run_example(example: str, *arguments: str) -> str:
     command = [sys.executable, "-W", "error", "-m", f"examples.{example}", *arguments]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    return done.stdout
+    result = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=240)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+    return result.stdout
 
 
 def test_every_example_is_tested() -> None:
@@ -39,36 +39,36 @@ def test_every_example_is_tested() -> None:
 
 @pytest.mark.parametrize("example", [name for name in PROMISED if name != "prediction"])
 def test_example_prints_what_it_promises(stack: Stack, example: str) -> None:
-    shown = run_example(example, "--server", stack.address)
-    assert re.search(PROMISED[example], shown, re.DOTALL), shown
+    output = run_example(example, "--server", stack.address)
+    assert re.search(PROMISED[example], output, re.DOTALL), output
 
 
 async def test_prediction_saves_rounds_on_a_fresh_server(orchestrator: InProcess) -> None:
     async with orchestrator() as address:
-        shown = await asyncio.to_thread(run_example, "prediction", "--server", address)
-    assert re.search(PROMISED["prediction"], shown), shown
-    without, with_it = map(int, re.findall(r": +(\d+)", shown))
-    assert with_it < without / 2
+        output = await asyncio.to_thread(run_example, "prediction", "--server", address)
+    assert re.search(PROMISED["prediction"], output), output
+    rounds_without, rounds_with = map(int, re.findall(r": +(\d+)", output))
+    assert rounds_with < rounds_without / 2
 
 
 def test_openai_package_works_unchanged(stack: Stack) -> None:
     """The text is that of plain decoding."""
     url = f"http://{stack.http_address}/v1"
-    name, _, said = run_example("openai_http", "--base-url", url).partition("\n")
-    asked = {
+    name, _, output = run_example("openai_http", "--base-url", url).partition("\n")
+    body = {
         "prompt": "def fibonacci(n):",
         "max_tokens": 48,
         "temperature": 0.7,
         "seed": 1,
         "speculative": {"strategy": "autoregressive"},
     }
-    plain = httpx.post(f"{url}/completions", json=asked, timeout=60).raise_for_status().json()
+    plain = httpx.post(f"{url}/completions", json=body, timeout=60).raise_for_status().json()
     assert name == f"model: {plain['model']}"
-    assert said == plain["choices"][0]["text"] + "\n"
+    assert output == plain["choices"][0]["text"] + "\n"
 
 
 def test_openai_package_calls_tools(stack: Stack) -> None:
     """The arguments of the call fit the schema, and the tool's answer goes back to the model."""
-    shown = run_example("tools", "--base-url", f"http://{stack.http_address}/v1")
+    output = run_example("tools", "--base-url", f"http://{stack.http_address}/v1")
     call = r"called: weather \{'city': '(Bern|Berlin|Rome)', 'days': [1-7]\}\n."
-    assert re.match(call, shown, re.DOTALL), shown
+    assert re.match(call, output, re.DOTALL), output

@@ -47,8 +47,8 @@ def client(
 @pytest.fixture(scope="module")
 def cases() -> list[Case]:
     """Cases in which the end token is biased away, so that outputs fill the context."""
-    chance = random.Random(1)
-    prompts = [tuple(chance.randrange(1, VOCABULARY_SIZE) for _ in range(PROMPT)) for _ in range(8)]
+    rng = random.Random(1)
+    prompts = [tuple(rng.randrange(1, VOCABULARY_SIZE) for _ in range(PROMPT)) for _ in range(8)]
     return [
         Case(
             prompt,

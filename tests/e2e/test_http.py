@@ -25,10 +25,10 @@ def tokenizer() -> Tokenizer:
     return Tokenizer(bundled_model("verifier"))
 
 
-def grpc_client(client: Client, **said: Any) -> pb.GenerateOnceResponse:
+def grpc_client(client: Client, **fields: Any) -> pb.GenerateOnceResponse:
     sampling: dict[str, Any] = {"temperature": 0.8, "seed": 11}
     parameters = pb.GenerationParameters(
-        text=PROMPT, max_tokens=24, sampling=shared.SamplingParameters(**sampling), **said
+        text=PROMPT, max_tokens=24, sampling=shared.SamplingParameters(**sampling), **fields
     )
     request = pb.GenerateOnceRequest(parameters=parameters)
     answer: pb.GenerateOnceResponse = client.stub.GenerateOnce(request, timeout=CALL_TIMEOUT_S)
@@ -66,12 +66,12 @@ def test_many_prompts_with_many_choices(api: OpenAI, tokenizer: Tokenizer) -> No
 
 def test_equal_prompts_without_a_seed_get_different_answers(api: OpenAI) -> None:
     """Without a seed each prompt draws its own; a given seed holds for all prompts."""
-    drawn = complete(api, prompt=[PROMPT, PROMPT], seed=None, temperature=1.0)
-    assert drawn.choices[0].text != drawn.choices[1].text
-    first = complete(api, seed=drawn.metrics["seed"], temperature=1.0)
-    assert first.choices[0].text == drawn.choices[0].text
-    given = complete(api, prompt=[PROMPT, PROMPT], temperature=1.0)
-    assert given.choices[0].text == given.choices[1].text
+    unseeded = complete(api, prompt=[PROMPT, PROMPT], seed=None, temperature=1.0)
+    assert unseeded.choices[0].text != unseeded.choices[1].text
+    first = complete(api, seed=unseeded.metrics["seed"], temperature=1.0)
+    assert first.choices[0].text == unseeded.choices[0].text
+    seeded = complete(api, prompt=[PROMPT, PROMPT], temperature=1.0)
+    assert seeded.choices[0].text == seeded.choices[1].text
 
 
 def test_echo(api: OpenAI) -> None:
@@ -95,16 +95,16 @@ def test_stop_text_never_leaks(api: OpenAI) -> None:
 
 def test_logprobs_of_completions(api: OpenAI) -> None:
     answer = complete(api, logprobs=2).choices[0]
-    told = answer.logprobs
-    assert "".join(told.tokens) == answer.text
-    for at, token in zip(told.text_offset, told.tokens, strict=True):
+    logprobs = answer.logprobs
+    assert "".join(logprobs.tokens) == answer.text
+    for at, token in zip(logprobs.text_offset, logprobs.tokens, strict=True):
         assert answer.text[at:].startswith(token)
     for token, logprob, top in zip(
-        told.tokens, told.token_logprobs, told.top_logprobs, strict=True
+        logprobs.tokens, logprobs.token_logprobs, logprobs.top_logprobs, strict=True
     ):
         assert logprob <= 0 and top[token] == logprob and 2 <= len(top) <= 3
     streamed = list(complete(api, logprobs=2, stream=True))
-    assert [x for c in streamed for x in c.choices[0].logprobs.text_offset] == told.text_offset
+    assert [x for c in streamed for x in c.choices[0].logprobs.text_offset] == logprobs.text_offset
 
 
 def test_logprobs_of_chats(api: OpenAI) -> None:
@@ -128,13 +128,13 @@ def test_chat_completion(api: OpenAI, http: httpx.Client) -> None:
     usage = {"include_usage": True}
     *chunks, last = complete_chat(api, stream=True, stream_options=usage)
     assert chunks[0].choices[0].delta.role == "assistant"
-    said = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
-    assert said == answer.choices[0].message.content
+    streamed = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    assert streamed == answer.choices[0].message.content
     assert chunks[-1].choices[0].finish_reason == answer.choices[0].finish_reason
     assert last.choices == [] and last.usage == answer.usage
     prompt = complete(api, prompt="User: Say something.\n\nAssistant:", max_tokens=16,
                       temperature=1.0)  # fmt: skip
-    assert prompt.choices[0].text == said
+    assert prompt.choices[0].text == streamed
     body = {"messages": [{"role": "user", "content": "Say something."}]}
     assert http.post("/tokenize", json=body).json()["count"] == answer.usage.prompt_tokens
 
@@ -182,10 +182,10 @@ def test_models(api: OpenAI) -> None:
 
 def test_tokenize_and_detokenize_round_trip(http: httpx.Client) -> None:
     text = "naïve 🙂"
-    told = http.post("/tokenize", json={"prompt": text, "return_token_strs": True}).json()
-    assert told["count"] == len(told["tokens"]) == len(told["token_strs"])
-    assert told["max_model_len"] == 2048
-    assert http.post("/detokenize", json={"tokens": told["tokens"]}).json() == {"prompt": text}
+    tokenized = http.post("/tokenize", json={"prompt": text, "return_token_strs": True}).json()
+    assert tokenized["count"] == len(tokenized["tokens"]) == len(tokenized["token_strs"])
+    assert tokenized["max_model_len"] == 2048
+    assert http.post("/detokenize", json={"tokens": tokenized["tokens"]}).json() == {"prompt": text}
     refused = http.post("/detokenize", json={"tokens": [5, 10**6]})
     assert refused.status_code == 400 and refused.json()["error"]["param"] == "tokens[1]"
 
@@ -199,31 +199,31 @@ async def test_concurrent_requests_of_the_async_client(base: str, api: OpenAI) -
     expected = [complete(api, seed=seed, max_tokens=8).choices[0].text for seed in range(4)]
     async with AsyncOpenAI(base_url=f"{base}/v1", api_key="none", max_retries=0) as client:
 
-        async def one(seed: int) -> str:
+        async def complete_one(seed: int) -> str:
             stream = await client.completions.create(
                 model=MODEL, prompt=PROMPT, max_tokens=8, temperature=0.8, seed=seed, stream=True
             )
             return "".join([chunk.choices[0].text async for chunk in stream])
 
-        assert await asyncio.gather(*map(one, range(4))) == expected
+        assert await asyncio.gather(*map(complete_one, range(4))) == expected
 
 
 def test_many_concurrent_requests_are_all_answered(api: OpenAI) -> None:
-    def one(seed: int) -> str:
+    def complete_one(seed: int) -> str:
         chunks = complete(api, seed=seed, max_tokens=8, stream=True)
         return "".join(chunk.choices[0].text for chunk in chunks)
 
-    alone = [one(seed) for seed in range(8)]
+    sequential = [complete_one(seed) for seed in range(8)]
     with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(one, range(8))) == alone
+        assert list(pool.map(complete_one, range(8))) == sequential
 
 
 def test_requests_beyond_the_session_limit_wait_for_their_turn(api: OpenAI) -> None:
     """A hundred clients, then one with a hundred prompts; sixteen sessions run at a time."""
     with ThreadPoolExecutor(100) as pool:
-        alone = list(pool.map(lambda seed: complete(api, seed=seed, max_tokens=2), range(100)))
-    together = complete(api, prompt=[PROMPT] * 100, seed=7, max_tokens=2).choices
-    assert {choice.text for choice in together} == {alone[7].choices[0].text}
+        separate = list(pool.map(lambda seed: complete(api, seed=seed, max_tokens=2), range(100)))
+    batched = complete(api, prompt=[PROMPT] * 100, seed=7, max_tokens=2).choices
+    assert {choice.text for choice in batched} == {separate[7].choices[0].text}
 
 
 def test_playground_is_served_with_its_content_policy(http: httpx.Client) -> None:
@@ -235,8 +235,8 @@ def test_playground_is_served_with_its_content_policy(http: httpx.Client) -> Non
     assert page.headers["content-type"].startswith("text/html") and "<main>" in page.text
     policy = page.headers["content-security-policy"]
     assert "default-src 'none'" in policy and "unsafe" not in policy
-    again = http.get("/playground/", headers={"If-None-Match": page.headers["etag"]})
-    assert again.status_code == 304
+    revalidated = http.get("/playground/", headers={"If-None-Match": page.headers["etag"]})
+    assert revalidated.status_code == 304
     options = http.get("/playground/options").json()
     assert options["model"] == MODEL and options["default_strategy"] in options["strategies"]
     for outside in ("/playground/none", "/playground/%2e%2e/app.py"):

@@ -72,15 +72,15 @@ def test_health_is_answered_while_a_long_text_is_tokenized(http: httpx.Client, b
     """Health checks are answered again and again while the text is tokenized."""
     long = json.dumps({"prompt": "word " * 400_000})
     headers = {"Content-Type": "application/json"}
-    with ThreadPoolExecutor(1) as beside:
-        asked = beside.submit(
+    with ThreadPoolExecutor(1) as pool:
+        tokenizing = pool.submit(
             httpx.post, f"{base}/tokenize", content=long, headers=headers, timeout=120
         )
         answers = 0
-        while not asked.done():
+        while not tokenizing.done():
             assert http.get("/health").status_code == 200
             answers += 1
-    assert asked.result().json()["count"] > 400_000 and answers > 5
+    assert tokenizing.result().json()["count"] > 400_000 and answers > 5
 
 
 def test_too_many_prompts_are_refused_before_being_read(http: httpx.Client) -> None:
@@ -91,8 +91,8 @@ def test_too_many_prompts_are_refused_before_being_read(http: httpx.Client) -> N
 def test_answers_are_counted_by_route_and_status(http: httpx.Client) -> None:
     def count(route: str, status: int) -> float:
         line = f'draftloop_http_requests_total{{route="{route}",status="{status}"}} '
-        found = [text for text in http.get("/metrics").text.splitlines() if text.startswith(line)]
-        return float(found[0].split()[-1]) if found else 0.0
+        matches = [text for text in http.get("/metrics").text.splitlines() if text.startswith(line)]
+        return float(matches[0].split()[-1]) if matches else 0.0
 
     before = count("/v1/completions", 400), count("unknown", 404)
     http.post("/v1/completions", json={"prompt": ""})
@@ -119,8 +119,8 @@ async def test_client_leaving_before_an_answer_is_not_counted_as_failure(
 
 
 def test_request_id_is_in_the_log(http: httpx.Client, stack: Stack) -> None:
-    said = {"prompt": "a", "max_tokens": 1}
-    http.post("/v1/completions", json=said, headers={"X-Request-Id": "my-own-id"})
+    body = {"prompt": "a", "max_tokens": 1}
+    http.post("/v1/completions", json=body, headers={"X-Request-Id": "my-own-id"})
     lines = stack.processes["orchestrator"].log_file.read_text().splitlines()
     assert any("my-own-id" in line and "generated" in line for line in lines)
 
@@ -172,11 +172,11 @@ def test_http_1_0_clients_get_streams_without_chunks(base: str) -> None:
         "POST /v1/completions HTTP/1.0", "Content-Type: application/json",
         f"Content-Length: {len(body)}", "", "",
     ]  # fmt: skip
-    with socket.create_connection((address[0], int(address[1])), CALL_TIMEOUT_S) as asked:
-        asked.sendall("\r\n".join(head).encode() + body)
-        with asked.makefile("rb") as answer:
-            said = answer.read()
-    headers, _, events = said.partition(b"\r\n\r\n")
+    with socket.create_connection((address[0], int(address[1])), CALL_TIMEOUT_S) as connection:
+        connection.sendall("\r\n".join(head).encode() + body)
+        with connection.makefile("rb") as answer:
+            response = answer.read()
+    headers, _, events = response.partition(b"\r\n\r\n")
     assert b"chunked" not in headers and events.startswith(b"data: {")
     assert events.endswith(b"data: [DONE]\n\n")
 
@@ -205,9 +205,9 @@ def test_unknown_routes_and_methods(
 ])  # fmt: skip
 def test_head_requests_have_no_body(http: httpx.Client, path: str) -> None:
     """HEAD answers as GET does, without a body. The next answer would otherwise begin with it."""
-    got, told = http.get(path), http.head(path)
-    assert (told.status_code, told.content) == (got.status_code, b"")
-    assert told.headers.get("content-type") == got.headers.get("content-type")
+    get_answer, head_answer = http.get(path), http.head(path)
+    assert (head_answer.status_code, head_answer.content) == (get_answer.status_code, b"")
+    assert head_answer.headers.get("content-type") == get_answer.headers.get("content-type")
     assert http.get("/health").status_code == 200
 
 
@@ -246,16 +246,16 @@ def test_error_event_in_a_stream(api: OpenAI, stack: Stack) -> None:
 def test_disconnected_client_frees_its_sessions(base: str, stack: Stack, streamed: bool) -> None:
     body = {**SLOWLY, "stream": streamed, "n": 2}
     wait_until_free(stack)
-    patience = httpx.Timeout(CALL_TIMEOUT_S, read=CALL_TIMEOUT_S if streamed else 0.5)
-    with httpx.Client(base_url=base, timeout=patience) as leaving:
+    timeout = httpx.Timeout(CALL_TIMEOUT_S, read=CALL_TIMEOUT_S if streamed else 0.5)
+    with httpx.Client(base_url=base, timeout=timeout) as client:
         if streamed:
-            with leaving.stream("POST", "/v1/completions", json=body) as answer:
+            with client.stream("POST", "/v1/completions", json=body) as answer:
                 chunks = answer.iter_bytes()
                 next(chunks)
                 assert open_sessions(stack) > 0
         else:
             with pytest.raises(httpx.ReadTimeout):
-                leaving.post("/v1/completions", json=body)
+                client.post("/v1/completions", json=body)
     wait_until_free(stack)
 
 
@@ -267,9 +267,11 @@ async def _own_orchestrator(
     address = folder / "http"
     services = ["--verifiers", verifier or stack.processes["verifier"].address]
     services += ["--drafters", stack.processes["drafter"].address]
-    listens = ["--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"]
+    listen_flags = ["--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"]
     role = ForkedRole(
-        "orchestrator", [*listens, *services, "--http-address-file", str(address), *flags], folder
+        "orchestrator",
+        [*listen_flags, *services, "--http-address-file", str(address), *flags],
+        folder,
     )
     role.start()
     try:
@@ -334,10 +336,10 @@ async def test_requests_still_running_after_the_grace_period_get_an_error(
         grpc.aio.insecure_channel(role.address) as channel,
     ):
         case = Case(tuple(range(5, 9)), LONG)
-        asked = case.parameters("autoregressive", ignore_eos=True)
+        parameters = case.parameters("autoregressive", ignore_eos=True)
         calls = generation_pb2_grpc.GenerationStub(channel)
-        once = calls.GenerateOnce(pb.GenerateOnceRequest(parameters=asked))
-        pieces = calls.Generate(pb.GenerateRequest(parameters=asked))
+        unary = calls.GenerateOnce(pb.GenerateOnceRequest(parameters=parameters))
+        pieces = calls.Generate(pb.GenerateRequest(parameters=parameters))
         await pieces.read()
         whole = asyncio.create_task(client.post("/v1/completions", json={**plain, "n": 8}))
         streamed = {**plain, "stream": True}
@@ -350,11 +352,11 @@ async def test_requests_still_running_after_the_grace_period_get_an_error(
         assert json.loads(data[-2])["error"]["code"] == "service_unavailable"
         refused = await whole
         assert refused.status_code == 503 and refused.headers["retry-after"]
-        for ending in (once, _read_to_end(pieces)):
-            with pytest.raises(grpc.aio.AioRpcError) as told:
-                await ending
-            assert told.value.code() is grpc.StatusCode.UNAVAILABLE
-            assert detail(told.value, RetryInfo).retry_delay.seconds
+        for call in (unary, _read_to_end(pieces)):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+            assert detail(caught.value, RetryInfo).retry_delay.seconds
         assert role.process is not None and role.process.wait(60) == 0
     lines_of_log = [
         line for line in role.log_file.read_text().splitlines() if '"generated"' in line
@@ -376,8 +378,8 @@ def test_nothing_but_health_is_ready_without_a_verifier(tmp_path: Path) -> None:
         while "waiting for a verifier" not in role.log_file.read_text():
             time.sleep(0.05)
         lines = [json.loads(x) for x in role.log_file.read_text().splitlines() if x[:1] == "{"]
-        (told,) = [line for line in lines if line["event"] == "listening for HTTP"]
-        base = f"http://{told['address']}"
+        (listening,) = [line for line in lines if line["event"] == "listening for HTTP"]
+        base = f"http://{listening['address']}"
         assert httpx.get(f"{base}/health").status_code == 200
         for answer in (
             httpx.get(f"{base}/ready"),

@@ -31,9 +31,9 @@ HEADERS = {"X-Request-Timeout": "5"}
 def operations(base: str) -> list[Any]:
     """All operations of the server's own OpenAPI document."""
     schema = schemathesis.openapi.from_url(f"{base}/openapi.json")
-    found = list(schema.get_all_operations())
-    described = [operation.ok() for operation in found if isinstance(operation, Ok)]
-    assert len(described) == len(found) >= 10
+    results = list(schema.get_all_operations())
+    described = [operation.ok() for operation in results if isinstance(operation, Ok)]
+    assert len(described) == len(results) >= 10
     return described
 
 
@@ -78,9 +78,9 @@ CHATS = ("/v1/chat/completions", *MESSAGES)
 @given(st.sampled_from(["/v1/completions", *CHATS, "/tokenize", "/detokenize"]),
        st.dictionaries(FIELDS, JSON, max_size=3))  # fmt: skip
 def test_known_fields_with_arbitrary_values(http: httpx.Client, path: str, changes: Any) -> None:
-    right = {"prompt": "x", "max_tokens": 1} if path not in CHATS else {
+    valid = {"prompt": "x", "max_tokens": 1} if path not in CHATS else {
         "messages": [{"role": "user", "content": "x"}], "max_tokens": 1,
     }  # fmt: skip
-    body = json.dumps({**right, **changes})
+    body = json.dumps({**valid, **changes})
     answer = http.post(path, content=body, headers={**HEADERS, "Content-Type": "application/json"})
     assert_expected_answer(answer, path)

@@ -45,7 +45,7 @@ def start_process(*command: str, log: Path) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize(
-    ("command", "library", "who"),
+    ("command", "library", "program"),
     [
         ((*COMMAND, "verifier"), EARLY, "draftloop"),
         ((MODULES["verifier"],), EARLY, "verifier"),
@@ -58,7 +58,7 @@ def start_process(*command: str, log: Path) -> subprocess.Popen[str]:
     ids=lambda value: value if isinstance(value, str) else value[-1],
 )
 def test_interrupt_while_a_role_imports(
-    command: tuple[str, ...], library: str, who: str, tmp_path: Path
+    command: tuple[str, ...], library: str, program: str, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
     process = start_process(*command, "--listen", "127.0.0.1:0", log=log)
@@ -67,8 +67,8 @@ def test_interrupt_while_a_role_imports(
         time.sleep(0.005)
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == INTERRUPTED, log.read_text()
-    said = [line for line in log.read_text().splitlines() if not line.startswith("{")]
-    assert said == [f"{who}: interrupted"]
+    messages = [line for line in log.read_text().splitlines() if not line.startswith("{")]
+    assert messages == [f"{program}: interrupted"]
 
 
 @pytest.mark.parametrize("role", ["verifier", "drafter"])
@@ -81,6 +81,6 @@ def test_interrupt_stops_a_listening_role_in_order(role: str, sign: str, tmp_pat
         time.sleep(0.005)
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 0, log.read_text()
-    said = log.read_text()
-    assert '"stopped"' in said and '"error"' not in said
-    assert [line for line in said.splitlines() if not line.startswith("{")] == []
+    output = log.read_text()
+    assert '"stopped"' in output and '"error"' not in output
+    assert [line for line in output.splitlines() if not line.startswith("{")] == []

@@ -31,10 +31,10 @@ def next_token_distribution(
 ) -> dict[int, float]:
     """The next token's distribution by its definition, in float64 and by sorting."""
     logits = logits.double()
-    seen = list({*prompt, *output})
+    penalized = list({*prompt, *output})
     factor = law.get("repetition_penalty", 1.0)
-    said = logits[seen]
-    logits[seen] = torch.where(said > 0, said / factor, said * factor)
+    scores = logits[penalized]
+    logits[penalized] = torch.where(scores > 0, scores / factor, scores * factor)
     for token, count in Counter(output).items():
         logits[token] -= law.get("frequency_penalty", 0.0) * count
         logits[token] -= law.get("presence_penalty", 0.0)
@@ -51,15 +51,15 @@ def output_probabilities(prompt: Path, law: dict[str, Any]) -> dict[Path, float]
     """Every possible output and its probability according to transformers."""
     folder = bundled_model("verifier")
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    found: dict[Path, float] = {(): 1.0}
+    probabilities: dict[Path, float] = {(): 1.0}
     for _ in range(TOKENS):
-        rows = model(torch.tensor([[*prompt, *output] for output in found])).logits[:, -1]
-        found = {
+        rows = model(torch.tensor([[*prompt, *output] for output in probabilities])).logits[:, -1]
+        probabilities = {
             (*output, token): share * part
-            for (output, share), row in zip(found.items(), rows, strict=True)
+            for (output, share), row in zip(probabilities.items(), rows, strict=True)
             for token, part in next_token_distribution(row, law, prompt, output).items()
         }
-    return found
+    return probabilities
 
 
 @pytest.mark.timeout(600)

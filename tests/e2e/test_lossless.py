@@ -45,9 +45,9 @@ def many_cases(plain_cases: list[Case]) -> list[Case]:
 @pytest.fixture(scope="module")
 def plain_outputs(client: Client, many_cases: list[Case]) -> list[list[int]]:
     """The output of plain decoding, one request at a time."""
-    said = client.tokens(many_cases, "autoregressive")
-    assert len(said) == PROMPTS and sum(map(len, said)) > PROMPTS * TOKENS / 2
-    return said
+    outputs = client.tokens(many_cases, "autoregressive")
+    assert len(outputs) == PROMPTS and sum(map(len, outputs)) > PROMPTS * TOKENS / 2
+    return outputs
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +79,8 @@ def test_greedy_equals_transformers(
 ) -> None:
     """Guards the whole numerical path: cache, masks, positions, stop rule."""
     assert len(plain_cases) == PROMPTS
-    ours = client.tokens(plain_cases, "autoregressive", concurrency=8)
-    assert not first_difference(reference, ours)
+    outputs = client.tokens(plain_cases, "autoregressive", concurrency=8)
+    assert not first_difference(reference, outputs)
 
 
 @pytest.mark.timeout(600)
@@ -106,8 +106,8 @@ def test_every_strategy_equals_plain_decoding(
     size = DRAFT_TOKENS if drafts else None
     for _ in range(TRIES):
         answers = client.answers(cases[:count], strategy, concurrency, max_draft_tokens=size)
-        said = [list(answer.token_ids) for answer in answers]
-        assert not first_difference(expected[:count], said)
+        outputs = [list(answer.token_ids) for answer in answers]
+        assert not first_difference(expected[:count], outputs)
         figures = [answer.summary.speculation for answer in answers]
         assert (sum(each.draft_tokens for each in figures) > 0) == drafts
         stalled = 10 * sum(each.fallback_rounds for each in figures)
@@ -131,8 +131,8 @@ def test_fifty_prompts_equal_plain_decoding(
     Runs only with TEST_LOSSLESS set: it takes ten minutes on two shared cores.
     """
     answers = client.answers(many_cases, strategy, concurrency, max_draft_tokens=DRAFT_TOKENS)
-    said = [list(answer.token_ids) for answer in answers]
-    assert not first_difference(plain_outputs, said)
+    outputs = [list(answer.token_ids) for answer in answers]
+    assert not first_difference(plain_outputs, outputs)
     assert sum(answer.summary.speculation.draft_tokens for answer in answers)
 
 
@@ -148,8 +148,8 @@ def assert_drafted_alike(
     With a drafter that does not answer, the tokens alone would be equal too.
     """
     answers = client.answers(cases, strategy, concurrency, max_draft_tokens=DRAFT_TOKENS)
-    said = [list(answer.token_ids) for answer in answers]
-    assert not first_difference(expected, said), strategy
+    outputs = [list(answer.token_ids) for answer in answers]
+    assert not first_difference(expected, outputs), strategy
     figures = [answer.summary.speculation for answer in answers]
     assert sum(each.draft_tokens for each in figures) > 0, strategy
     if strategy in DRAFTER_STRATEGIES:
@@ -247,26 +247,26 @@ def test_killed_drafter_changes_no_token(
     All strategies that use the drafter run, as each keeps different state beside the text.
     """
     strategies = [name for name, _ in zip(itertools.cycle(DRAFTER_STRATEGIES), cases, strict=False)]
-    asked = [
+    requests = [
         case.parameters(strategy, DRAFT_TOKENS, tenant="killed")
         for case, strategy in zip(cases, strategies, strict=True)
     ]
-    for each in asked:  # otherwise phrases might draft without the drafter
+    for each in requests:  # otherwise phrases might draft without the drafter
         each.speculation.ouroboros.phrases_alone = False
     try:
-        with Streams(client, asked) as streams:
+        with Streams(client, requests) as streams:
             streams.wait_until_under_way()
             stack.processes["drafter"].kill()
-            said = streams.wait_for_tokens()
+            outputs = streams.wait_for_tokens()
         while_dead = client.once(cases[1], "speculative", max_draft_tokens=DRAFT_TOKENS)
     finally:
         stack.restart("drafter")
-    assert not first_difference(expected, said)
+    assert not first_difference(expected, outputs)
     figures = list(zip(strategies, streams.figures, strict=True))
     assert {name for name, each in figures if each.draft_forwards} == {*DRAFTER_STRATEGIES}
     # Some requests may have ended before. Most lose their drafter in the middle of their output.
-    left = {name for name, each in figures if each.draft_forwards and each.fallback_rounds}
-    assert len(left) > len(DRAFTER_STRATEGIES) // 2, left
+    drafting = {name for name, each in figures if each.draft_forwards and each.fallback_rounds}
+    assert len(drafting) > len(DRAFTER_STRATEGIES) // 2, drafting
     assert list(while_dead.token_ids) == expected[1]
     assert while_dead.summary.speculation.fallback_rounds > 0
 

@@ -34,18 +34,18 @@ def claude(base: str) -> Iterator[Anthropic]:
         yield client
 
 
-def _request_arguments(said: dict[str, Any], seed: int) -> dict[str, Any]:
-    chosen = {"messages": ASKED, "max_tokens": 16, "model": MODEL, **said}
-    return {**chosen, "extra_body": {"seed": seed, **chosen.pop("extra_body", {})}}
+def _request_arguments(fields: dict[str, Any], seed: int) -> dict[str, Any]:
+    arguments = {"messages": ASKED, "max_tokens": 16, "model": MODEL, **fields}
+    return {**arguments, "extra_body": {"seed": seed, **arguments.pop("extra_body", {})}}
 
 
-def send(client: Anthropic, seed: int = 11, **said: Any) -> Any:
-    return client.messages.create(**_request_arguments(said, seed))
+def send(client: Anthropic, seed: int = 11, **fields: Any) -> Any:
+    return client.messages.create(**_request_arguments(fields, seed))
 
 
-def events(client: Anthropic, seed: int = 11, **said: Any) -> tuple[list[Any], Any]:
+def events(client: Anthropic, seed: int = 11, **fields: Any) -> tuple[list[Any], Any]:
     """The events of the same request streamed, and the message that the client assembles."""
-    with client.messages.stream(**_request_arguments(said, seed)) as stream:
+    with client.messages.stream(**_request_arguments(fields, seed)) as stream:
         return list(stream), stream.get_final_message()
 
 
@@ -70,10 +70,10 @@ def test_answer_equals_the_chat_api(api: OpenAI, claude: Anthropic, seed: int) -
     assert both == expected.usage.prompt_tokens
     plain = {"speculative": {"strategy": "autoregressive"}}
     assert content(send(claude, seed, system="Be brief.", extra_body=plain)) == content(whole)
-    told, final = events(claude, seed, system="Be brief.")
+    received, final = events(claude, seed, system="Be brief.")
     assert content(final) == content(whole) and final.stop_reason == "max_tokens"
     assert final.usage.output_tokens == usage.output_tokens
-    kinds = [event.type for event in told if event.type not in ("text", "content_block_delta")]
+    kinds = [event.type for event in received if event.type not in ("text", "content_block_delta")]
     assert kinds == [
         "message_start", "content_block_start", "content_block_stop", "message_delta",
         "message_stop",
@@ -81,9 +81,9 @@ def test_answer_equals_the_chat_api(api: OpenAI, claude: Anthropic, seed: int) -
 
 
 def test_token_count_equals_the_usage_of_the_answer(claude: Anthropic) -> None:
-    counted = claude.messages.count_tokens(model=MODEL, messages=ASKED, system="Be brief.")  # type: ignore[arg-type]
+    count = claude.messages.count_tokens(model=MODEL, messages=ASKED, system="Be brief.")  # type: ignore[arg-type]
     usage = send(claude, system="Be brief.", max_tokens=1).usage
-    assert counted.input_tokens == usage.input_tokens + usage.cache_read_input_tokens
+    assert count.input_tokens == usage.input_tokens + usage.cache_read_input_tokens
     long: Any = [{"role": "user", "content": "x " * 10_000}]
     assert claude.messages.count_tokens(model=MODEL, messages=long).input_tokens > 2048
 
@@ -114,52 +114,52 @@ def test_content_blocks_of_an_answer_can_be_sent_back(api: OpenAI, claude: Anthr
 
 
 def test_partial_assistant_message_is_continued(api: OpenAI, claude: Anthropic) -> None:
-    begun: Any = [*ASKED, {"role": "assistant", "content": "import"}]
+    messages: Any = [*ASKED, {"role": "assistant", "content": "import"}]
     body = {"continue_final_message": True, "add_generation_prompt": False}
-    expected = complete_chat(api, messages=begun, extra_body=body)
-    answer = send(claude, messages=begun)
+    expected = complete_chat(api, messages=messages, extra_body=body)
+    answer = send(claude, messages=messages)
     assert content(answer)[0]["text"] == expected.choices[0].message.content
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
 @pytest.mark.parametrize("choice", [{"type": "any"}, NAMED], ids=["any", "named"])
 def test_required_tool_call(claude: Anthropic, choice: Any, seed: int) -> None:
-    alone = {**choice, "disable_parallel_tool_use": True}
-    said: dict[str, Any] = {"tools": TOOLS, "tool_choice": alone, "max_tokens": 400}
-    answer = send(claude, seed, **said)
+    single_choice = {**choice, "disable_parallel_tool_use": True}
+    fields: dict[str, Any] = {"tools": TOOLS, "tool_choice": single_choice, "max_tokens": 400}
+    answer = send(claude, seed, **fields)
     (call,) = answer.content
     assert (call.type, answer.stop_reason) == ("tool_use", "tool_use")
     schemas = {"add_person": SCHEMA, "list_people": NOTHING}
     jsonschema.validate(call.input, schemas[call.name])
-    told, final = events(claude, seed, **said)
+    received, final = events(claude, seed, **fields)
     assert content(final) == content(answer)
-    pieces = [event.partial_json for event in told if event.type == "input_json"]
+    pieces = [event.partial_json for event in received if event.type == "input_json"]
     assert json.loads("".join(pieces)) == call.input
-    returned = {"type": "tool_result", "tool_use_id": call.id, "content": "added"}
-    back: Any = [
+    tool_result = {"type": "tool_result", "tool_use_id": call.id, "content": "added"}
+    messages: Any = [
         *ASKED, {"role": "assistant", "content": answer.content},
-        {"role": "user", "content": [returned]},
+        {"role": "user", "content": [tool_result]},
     ]  # fmt: skip
-    assert send(claude, messages=back, tools=TOOLS).content
+    assert send(claude, messages=messages, tools=TOOLS).content
 
 
 def test_tool_call_cut_by_the_token_limit_is_reported_in_part(claude: Anthropic) -> None:
-    said: dict[str, Any] = {"tools": TOOLS, "tool_choice": NAMED, "max_tokens": 40}
-    answer = send(claude, **said)
+    fields: dict[str, Any] = {"tools": TOOLS, "tool_choice": NAMED, "max_tokens": 40}
+    answer = send(claude, **fields)
     assert answer.stop_reason == "max_tokens"
     assert [block.type for block in answer.content] == ["tool_use"]
-    assert content(events(claude, **said)[1])[0]["name"] == "add_person"
+    assert content(events(claude, **fields)[1])[0]["name"] == "add_person"
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_anthropics_tool_runner(claude: Anthropic, stream: bool) -> None:
     """Anthropic's tool runner, which executes the calls and sends the results back."""
-    asked = []
+    calls = []
 
     @beta_tool
     def list_people(first: Literal["Ann", "Bob"]) -> str:
         """Lists them, beginning with the first."""
-        asked.append(first)
+        calls.append(first)
         return "Bob"
 
     runner: Any = claude.beta.messages.tool_runner(
@@ -169,7 +169,7 @@ def test_anthropics_tool_runner(claude: Anthropic, stream: bool) -> None:
     )  # fmt: skip
     answers = [one.get_final_message() if stream else one for one in runner]
     assert [answer.stop_reason for answer in answers] == ["tool_use", "tool_use"]
-    assert asked[0] == answers[0].content[0].input["first"]
+    assert calls[0] == answers[0].content[0].input["first"]
     read = [one.usage.input_tokens + one.usage.cache_read_input_tokens for one in answers]
     assert read[1] > read[0]  # the second prompt also has the first call and its result
 
@@ -191,31 +191,36 @@ def test_structured_output(claude: Anthropic) -> None:
 def test_thinking_is_a_separate_block(reasoner: OpenAI) -> None:
     both = 0
     address = str(reasoner.base_url).removesuffix("/v1/")
-    shown: Any = [{"role": "user", "content": SHOWN}]
-    said: dict[str, Any] = {
-        "messages": shown, "max_tokens": 120, "extra_body": {"logit_bias": HELP},
+    messages: Any = [{"role": "user", "content": SHOWN}]
+    fields: dict[str, Any] = {
+        "messages": messages, "max_tokens": 120, "extra_body": {"logit_bias": HELP},
     }  # fmt: skip
     with Anthropic(base_url=address, api_key="none", max_retries=0) as claude:
         for seed in SEEDS:
-            answer = send(claude, seed, **said)
-            chosen: Any = {"seed": seed, "max_tokens": 120, "logit_bias": HELP, "messages": shown}
-            message = complete_chat(reasoner, **chosen).choices[0].message
+            answer = send(claude, seed, **fields)
+            chat_fields: Any = {
+                "seed": seed,
+                "max_tokens": 120,
+                "logit_bias": HELP,
+                "messages": messages,
+            }
+            message = complete_chat(reasoner, **chat_fields).choices[0].message
             blocks = content(answer)
             thought = [block["thinking"] for block in blocks if block["type"] == "thinking"]
             text = [block["text"] for block in blocks if block["type"] == "text"]
             assert "".join(thought) == (getattr(message, "reasoning", None) or "")
             assert "".join(text) == (message.content or "")
             both += [block["type"] for block in blocks] == ["thinking", "text"]
-            assert content(events(claude, seed, **said)[1]) == blocks
-            back = [*shown, {"role": "assistant", "content": answer.content}, *shown]
-            send(claude, **{**said, "messages": back, "max_tokens": 1})
-        off = {**said, "thinking": {"type": "disabled"}}
-        assert [block["type"] for block in content(send(claude, **off))] == ["text"]
+            assert content(events(claude, seed, **fields)[1]) == blocks
+            continued = [*messages, {"role": "assistant", "content": answer.content}, *messages]
+            send(claude, **{**fields, "messages": continued, "max_tokens": 1})
+        without_thinking = {**fields, "thinking": {"type": "disabled"}}
+        assert [block["type"] for block in content(send(claude, **without_thinking))] == ["text"]
     assert both >= 2  # the others do not end their reasoning
 
 
 @pytest.mark.parametrize(
-    ("said", "field"),
+    ("fields", "field"),
     [
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "user", "content": "x " * 10_000}]}, "messages"),
@@ -241,11 +246,11 @@ def test_thinking_is_a_separate_block(reasoner: OpenAI) -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("stream", [False, True])
 def test_invalid_requests_are_refused_with_the_clients_field(
-    claude: Anthropic, said: Any, field: str, stream: bool
+    claude: Anthropic, fields: Any, field: str, stream: bool
 ) -> None:
     """The error names the field as the client wrote it, before anything is streamed."""
     with pytest.raises(anthropic.BadRequestError) as caught:
-        send(claude, **said, stream=stream)
+        send(claude, **fields, stream=stream)
     error: Any = caught.value.body
     assert error["error"]["type"] == "invalid_request_error"
     assert error["error"]["message"].startswith(f"{field}: ")
@@ -260,11 +265,11 @@ def test_models_in_anthropics_format(claude: Anthropic) -> None:
 
 
 def test_answers_and_errors_carry_the_request_id(claude: Anthropic) -> None:
-    named = {"X-Request-Id": "my-own-id"}
-    answer = send(claude, extra_headers=named)
+    headers = {"X-Request-Id": "my-own-id"}
+    answer = send(claude, extra_headers=headers)
     assert answer._request_id == "my-own-id"
     with pytest.raises(anthropic.BadRequestError) as caught:
-        send(claude, max_tokens=-1, extra_headers=named)
+        send(claude, max_tokens=-1, extra_headers=headers)
     assert caught.value.request_id == "my-own-id"
 
 

@@ -86,16 +86,16 @@ async def test_wrong_and_invalid_drafts_change_no_token(
 async def test_hanging_drafter_is_avoided(
     stack: Stack, orchestrator: InProcess, cases: list[Case], expected: list[list[int]]
 ) -> None:
-    """A round waits for the draft timeout, then goes on without; the drafter is then avoided."""
+    """A round waits for the draft timeout and continues without a draft; the drafter is avoided."""
     fake = fakes.FakeDrafter(await drafter_info(stack), fakes.no_draft, delay_s=3600)
     add = drafter_pb2_grpc.add_DrafterServicer_to_server
     async with (
         fakes.listening(add, fake) as drafter,
         orchestrator(drafters=drafter, draft_timeout_s=0.2) as address,
     ):
-        lost = HOP_TIME.labels("lost")._value.get()
+        lost_before = HOP_TIME.labels("lost")._value.get()
         responses = await answers(address, cases[:4], "speculative")
-        assert HOP_TIME.labels("lost")._value.get() >= lost + 0.2
+        assert HOP_TIME.labels("lost")._value.get() >= lost_before + 0.2
     assert not first_difference(expected[:4], tokens(responses))
     assert all(response.summary.speculation.fallback_rounds for response in responses)
 
@@ -108,9 +108,9 @@ async def test_unanswering_drafter_delays_no_token(
         fakes.black_hole() as drafter,
         orchestrator(drafters=drafter, draft_timeout_s=20.0) as address,
     ):
-        asked = time.monotonic()
+        started = time.monotonic()
         responses = await answers(address, cases[:4], "speculative")
-        assert time.monotonic() - asked < 15
+        assert time.monotonic() - started < 15
     assert not first_difference(expected[:4], tokens(responses))
     assert all(response.summary.speculation.fallback_rounds for response in responses)
 
@@ -121,29 +121,31 @@ async def test_hanging_verifier_holds_a_request_until_its_deadline(
     """The verifier gets the deadline, which ends the work on both sides; there is no retry."""
     add = verifier_pb2_grpc.add_VerifierServicer_to_server
 
-    def counted() -> tuple[float, float]:
+    def end_counts() -> tuple[float, float]:
         """The counts of requests that exceeded their deadline and of cancelled ones."""
-        late, left = FAILURES.labels("deadline_exceeded"), SUCCESSES.labels("abort")
-        return late._value.get(), left._value.get()
+        deadline_exceeded, aborted = FAILURES.labels("deadline_exceeded"), SUCCESSES.labels("abort")
+        return deadline_exceeded._value.get(), aborted._value.get()
 
     async with grpc.aio.insecure_channel(stack.processes["verifier"].address) as channel:
         flaky = fakes.FlakyVerifier(channel, "hang")
         async with (
             fakes.listening(add, flaky) as verifier,
             orchestrator(verifiers=verifier) as address,
-            grpc.aio.insecure_channel(address) as to,
+            grpc.aio.insecure_channel(address) as client_channel,
         ):
-            stub = generation_pb2_grpc.GenerationStub(to)
+            stub = generation_pb2_grpc.GenerationStub(client_channel)
             request = pb.GenerateRequest(parameters=cases[7].parameters("speculative"))
-            late, left = counted()
+            deadline_exceeded, aborted = end_counts()
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 async for _ in stub.Generate(request, timeout=2.0):
                     pass
             assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
             assert flaky.time_given is not None and flaky.time_given < 2.1  # gRPC rounds up
-            await eventually(lambda: flaky.open_sessions == 0 and counted() != (late, left))
+            await eventually(
+                lambda: flaky.open_sessions == 0 and end_counts() != (deadline_exceeded, aborted)
+            )
             assert flaky.spoiled == 1
-            assert counted() == (late + 1, left)
+            assert end_counts() == (deadline_exceeded + 1, aborted)
 
 
 @pytest.mark.parametrize(
@@ -165,8 +167,11 @@ async def test_lost_verifier_sessions_are_reopened(
     add = verifier_pb2_grpc.add_VerifierServicer_to_server
     async with grpc.aio.insecure_channel(stack.processes["verifier"].address) as channel:
         flaky = fakes.FlakyVerifier(channel, fault)
-        async with fakes.listening(add, flaky) as verifier, orchestrator(verifiers=verifier) as to:
-            responses = await answers(to, cases[:6], strategy)
+        async with (
+            fakes.listening(add, flaky) as verifier,
+            orchestrator(verifiers=verifier) as address,
+        ):
+            responses = await answers(address, cases[:6], strategy)
     assert flaky.spoiled > 0
     assert not first_difference(expected[:6], tokens(responses))
     assert all(response.summary.speculation.reopened_sessions for response in responses)

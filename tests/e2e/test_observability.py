@@ -109,24 +109,26 @@ def pages(watched: Watched, answer: pb.GenerateOnceResponse) -> dict[str, Sample
 
 def settled_metrics(watched: Watched, role: str) -> Samples:
     """The role's metrics once the call has ended, its slot is free and the forwards are counted."""
-    seen: list[Samples] = []
+    samples: list[Samples] = []
 
     def has_ended() -> bool:
-        seen.append(watched.metrics(role))
-        ended = seen[-1].get((HANDLED, ("OK", METHODS[role]))) == 1
-        held = seen[-1].get(("draftloop_kv_cache_usage_perc", ()), 0)
-        return ended and not held and forwards(seen[-1])[0] == forwards(seen[-1])[1]
+        samples.append(watched.metrics(role))
+        handled = samples[-1].get((HANDLED, ("OK", METHODS[role]))) == 1
+        cache_usage = samples[-1].get(("draftloop_kv_cache_usage_perc", ()), 0)
+        return handled and not cache_usage and forwards(samples[-1])[0] == forwards(samples[-1])[1]
 
     until(has_ended, 60)
-    return seen[-1]
+    return samples[-1]
 
 
-def forwards(seen: Samples) -> tuple[tuple[float, float], tuple[float, float]]:
+def forwards(samples: Samples) -> tuple[tuple[float, float], tuple[float, float]]:
     """Numbers of forward passes and tokens, as two families of metrics count them."""
-    computed = sum(v for (name, _), v in seen.items() if name == "draftloop_forward_tokens_total")
-    timed = seen.get(("draftloop_forward_time_seconds_count", ()), 0)
+    computed = sum(
+        v for (name, _), v in samples.items() if name == "draftloop_forward_tokens_total"
+    )
+    timed = samples.get(("draftloop_forward_time_seconds_count", ()), 0)
     iterations, tokens = (
-        seen.get((f"draftloop_iteration_tokens_{name}", ()), 0) for name in ("count", "sum")
+        samples.get((f"draftloop_iteration_tokens_{name}", ()), 0) for name in ("count", "sum")
     )
     return (timed, computed), (iterations, tokens)
 
@@ -135,28 +137,28 @@ def test_one_trace_spans_all_roles(watched: Watched, answer: pb.GenerateOnceResp
     """A span per round in every role, within the client's own trace."""
     rounds = answer.summary.speculation.rounds
 
-    def ended() -> bool:
+    def has_ended() -> bool:
         names = [span.name for span in watched.collector.spans(TRACE_ID)]
         return {"request", "drafter.session", "verifier.session"} <= set(names)
 
-    until(ended, 60)
+    until(has_ended, 60)
     spans = watched.collector.spans(TRACE_ID)
-    named = {name: [s for s in spans if s.name == name] for name in {s.name for s in spans}}
-    [request] = named["request"]
+    by_name = {name: [s for s in spans if s.name == name] for name in {s.name for s in spans}}
+    [request] = by_name["request"]
     assert {span.service for span in spans} == {f"draftloop-{role}" for role in ROLES}
     assert not any(span.failed for span in spans)
     assert request.parent_id == PARENT_ID
-    assert len(named["round"]) == len(named["draft"]) == len(named["verify"]) == rounds
-    in_rounds = {span.parent_id for span in (*named["draft"], *named["verify"])}
-    assert in_rounds == {span.span_id for span in named["round"]}
+    assert len(by_name["round"]) == len(by_name["draft"]) == len(by_name["verify"]) == rounds
+    in_rounds = {span.parent_id for span in (*by_name["draft"], *by_name["verify"])}
+    assert in_rounds == {span.span_id for span in by_name["round"]}
     for role, most in (("verifier", rounds + 1), ("drafter", rounds)):
-        [session] = named[f"{role}.session"]
+        [session] = by_name[f"{role}.session"]
         assert session.parent_id == request.span_id
-        parts = named[f"{role}.round"]
+        parts = by_name[f"{role}.round"]
         assert 0 < len(parts) <= most
         assert {span.parent_id for span in parts} == {session.span_id}
         assert sum(span.attributes["draftloop.forward_ns"] for span in parts) > 0
-    assert len(named["verifier.round"]) == rounds + 1
+    assert len(by_name["verifier.round"]) == rounds + 1
 
 
 def test_every_role_counts_the_request(
@@ -164,46 +166,46 @@ def test_every_role_counts_the_request(
 ) -> None:
     summary = answer.summary
     figures = summary.speculation
-    seen = pages["orchestrator"]
-    assert seen["draftloop_request_success_total", ("length",)] == 1
-    assert seen["draftloop_prompt_tokens_total", ()] == summary.prompt_tokens
-    assert seen["draftloop_generation_tokens_total", ()] == len(answer.token_ids)
-    assert seen["draftloop_time_to_first_token_seconds_count", ()] == 1
-    assert seen["draftloop_inter_token_latency_seconds_count", ()] == len(answer.token_ids) - 1
+    samples = pages["orchestrator"]
+    assert samples["draftloop_request_success_total", ("length",)] == 1
+    assert samples["draftloop_prompt_tokens_total", ()] == summary.prompt_tokens
+    assert samples["draftloop_generation_tokens_total", ()] == len(answer.token_ids)
+    assert samples["draftloop_time_to_first_token_seconds_count", ()] == 1
+    assert samples["draftloop_inter_token_latency_seconds_count", ()] == len(answer.token_ids) - 1
     for name, count in (("draft", figures.draft_tokens), ("accepted", figures.accepted_tokens)):
         total = f"draftloop_spec_decode_num_{name}_tokens_total"
-        assert seen[total, ("speculative",)] == count > 0
+        assert samples[total, ("speculative",)] == count > 0
         by_source = f"draftloop_{name}_tokens_by_source_total"
-        assert sum(value for (key, _), value in seen.items() if key == by_source) == count
+        assert sum(value for (key, _), value in samples.items() if key == by_source) == count
     first, *_ = figures.accepted_tokens_per_position
-    assert seen["draftloop_spec_decode_num_accepted_tokens_per_pos_total", ("0",)] == first
-    assert seen["draftloop_round_tokens_count", ("speculative",)] == figures.rounds
-    hops = {k[1][0]: v for k, v in seen.items() if k[0] == "draftloop_round_hop_seconds_total"}
-    assert sum(hops.values()) == pytest.approx(seen["draftloop_round_time_seconds_sum", ()])
+    assert samples["draftloop_spec_decode_num_accepted_tokens_per_pos_total", ("0",)] == first
+    assert samples["draftloop_round_tokens_count", ("speculative",)] == figures.rounds
+    hops = {k[1][0]: v for k, v in samples.items() if k[0] == "draftloop_round_hop_seconds_total"}
+    assert sum(hops.values()) == pytest.approx(samples["draftloop_round_time_seconds_sum", ()])
     assert hops["verify"] > 0 and hops["draft"] > 0
-    assert seen["draftloop_replicas", ("verifier", "ready")] == 1
-    assert seen["draftloop_num_requests_running", ()] == 0
+    assert samples["draftloop_replicas", ("verifier", "ready")] == 1
+    assert samples["draftloop_num_requests_running", ()] == 0
 
 
 @pytest.mark.parametrize("role", ["drafter", "verifier"])
 def test_model_services_report_sessions_and_forwards(
     pages: dict[str, Samples], answer: pb.GenerateOnceResponse, role: str
 ) -> None:
-    seen = pages[role]
-    assert seen["draftloop_num_sessions_running", ()] == 0
-    assert seen["draftloop_prefill_tokens_total", ()] == answer.summary.prompt_tokens
-    assert all(forwards(seen)[0]) and forwards(seen)[0] == forwards(seen)[1]
-    assert seen["draftloop_kv_cache_usage_perc", ()] == 0
-    assert any(name == "draftloop_forward_cost_seconds" for name, _ in seen)
-    assert seen[HANDLED, ("OK", METHODS[role])] == 1
+    samples = pages[role]
+    assert samples["draftloop_num_sessions_running", ()] == 0
+    assert samples["draftloop_prefill_tokens_total", ()] == answer.summary.prompt_tokens
+    assert all(forwards(samples)[0]) and forwards(samples)[0] == forwards(samples)[1]
+    assert samples["draftloop_kv_cache_usage_perc", ()] == 0
+    assert any(name == "draftloop_forward_cost_seconds" for name, _ in samples)
+    assert samples[HANDLED, ("OK", METHODS[role])] == 1
 
 
 def test_failed_and_cancelled_requests_are_counted(
     watched: Watched, answer: pb.GenerateOnceResponse
 ) -> None:
-    wrong = Case((1, 2), 4, {"temperature": -1.0})
+    invalid = Case((1, 2), 4, {"temperature": -1.0})
     with pytest.raises(grpc.RpcError):
-        watched.client.once(wrong, "speculative")
+        watched.client.once(invalid, "speculative")
     case = Case(held_out_prompts(1, longest=48)[0], 400)
     call = watched.client.stub.Generate(
         pb.GenerateRequest(parameters=case.parameters("autoregressive")), timeout=120

@@ -21,11 +21,11 @@ def test_logprobs_do_not_depend_on_the_drafts(
     plain = client.once(case, "autoregressive", logprobs=3)
     drafted = client.once(case, strategy, logprobs=3)
     assert [entry.token_id for entry in drafted.logprobs] == list(drafted.token_ids)
-    for expected, given in zip(plain.logprobs, drafted.logprobs, strict=True):
-        assert given.token_id == expected.token_id
-        assert given.logprob == pytest.approx(expected.logprob, abs=1e-4)
-        assert given.top_logprobs == pytest.approx(list(expected.top_logprobs), abs=1e-4)
-        assert list(given.top_logprobs) == sorted(given.top_logprobs, reverse=True)
+    for expected, actual in zip(plain.logprobs, drafted.logprobs, strict=True):
+        assert actual.token_id == expected.token_id
+        assert actual.logprob == pytest.approx(expected.logprob, abs=1e-4)
+        assert actual.top_logprobs == pytest.approx(list(expected.top_logprobs), abs=1e-4)
+        assert list(actual.top_logprobs) == sorted(actual.top_logprobs, reverse=True)
 
 
 def test_greedy_tokens_have_the_highest_logprob(client: Client, cases: list[Case]) -> None:
@@ -61,9 +61,9 @@ def test_correct_prediction_saves_rounds_and_changes_no_token(
 ) -> None:
     case = cases[1]
     plain = client.once(case, "autoregressive")
-    right = Tokenizer(bundled_model("verifier")).decode(list(plain.token_ids))
+    correct = Tokenizer(bundled_model("verifier")).decode(list(plain.token_ids))
     rounds = {}
-    for prediction in ("", right, "nothing of the kind " * 20):
+    for prediction in ("", correct, "nothing of the kind " * 20):
         parameters = case.parameters(strategy, prediction=prediction)
         parameters.speculation.phrases = shared.PHRASE_SCOPE_PRIVATE  # none of other requests
         parameters.speculation.max_draft_tokens = 8  # or measured costs would decide
@@ -71,7 +71,7 @@ def test_correct_prediction_saves_rounds_and_changes_no_token(
         assert list(answer.token_ids) == list(plain.token_ids)
         rounds[prediction] = answer.summary.speculation.rounds
     # In `fused` the draft model finds much of the prediction's text by itself.
-    assert rounds[right] < 0.85 * rounds[""]
+    assert rounds[correct] < 0.85 * rounds[""]
 
 
 def test_prediction_longer_than_the_context_is_refused(client: Client, cases: list[Case]) -> None:

@@ -103,8 +103,8 @@ def answer(
     client: Client, case: Case, way: Way, tenant: str = "", **more: Any
 ) -> pb.GenerateOnceResponse:
     request = pb.GenerateOnceRequest(parameters=way.parameters(case, tenant, **more))
-    said: pb.GenerateOnceResponse = client.stub.GenerateOnce(request, timeout=CALL_TIMEOUT_S)
-    return said
+    response: pb.GenerateOnceResponse = client.stub.GenerateOnce(request, timeout=CALL_TIMEOUT_S)
+    return response
 
 
 def answers(
@@ -118,7 +118,7 @@ def answers(
 def tokens(
     client: Client, cases: Sequence[Case], way: Way, tenant: str = "", **more: Any
 ) -> list[list[int]]:
-    return [list(said.token_ids) for said in answers(client, cases, way, tenant, **more)]
+    return [list(response.token_ids) for response in answers(client, cases, way, tenant, **more)]
 
 
 def wait_for_phrases(replica: Replica, case: Case, way: Way, tenant: str, count: int = 1) -> None:
@@ -132,13 +132,15 @@ def wait_for_phrases(replica: Replica, case: Case, way: Way, tenant: str, count:
         until(lambda role=role, received=received: replica.has_received(role, received, count), 60)  # type: ignore[misc]
 
 
-def poison(server: RedisServer, tenant: str, cases: Sequence[Case], said: list[list[int]]) -> int:
+def poison(
+    server: RedisServer, tenant: str, cases: Sequence[Case], outputs: list[list[int]]
+) -> int:
     """Writes wrong phrases that match every context of the outputs; returns their number."""
     numbers = random.Random(7)
     name = namespace_name(model_fingerprint(bundled_model("verifier")), tenant)
     count = 0
     with redis.Redis.from_url(server.url) as client:
-        for number, (case, output) in enumerate(zip(cases, said, strict=True)):
+        for number, (case, output) in enumerate(zip(cases, outputs, strict=True)):
             text = (*case.prompt, *output)
             phrases = [
                 Phrase(text[end - size : end], tuple(numbers.choices(range(4096), k=6)))
@@ -151,20 +153,20 @@ def poison(server: RedisServer, tenant: str, cases: Sequence[Case], said: list[l
     return count
 
 
-def assert_misled(said: Sequence[pb.GenerateOnceResponse], *, weighs: bool) -> None:
+def assert_misled(responses: Sequence[pb.GenerateOnceResponse], *, weighs: bool) -> None:
     """Asserts that wrong phrases were proposed, and drafted too unless the strategy weighs sources.
 
     A strategy that weighs phrases against other sources soon learns that they are wrong.
     """
     figures = [
-        figure
-        for each in said
-        for figure in each.summary.speculation.sources
-        if figure.source == shared.TOKEN_SOURCE_PHRASE
+        source
+        for response in responses
+        for source in response.summary.speculation.sources
+        if source.source == shared.TOKEN_SOURCE_PHRASE
     ]
-    accepted = sum(figure.accepted_tokens for figure in figures)
-    assert sum(figure.proposed_tokens for figure in figures) > accepted
-    assert weighs or sum(figure.draft_tokens for figure in figures) > accepted
+    accepted = sum(source.accepted_tokens for source in figures)
+    assert sum(source.proposed_tokens for source in figures) > accepted
+    assert weighs or sum(source.draft_tokens for source in figures) > accepted
 
 
 @pytest.fixture(scope="module")
@@ -197,18 +199,18 @@ def test_phrases_change_no_token(
     phrases in every round. Both run one case per temperature, one at a time. The poisoned run has
     all eight cases in shared forward passes.
     """
-    one_each, said = eight_cases[: len(UNFILTERED)], plain_outputs[: len(UNFILTERED)]
+    cases, expected = eight_cases[: len(UNFILTERED)], plain_outputs[: len(UNFILTERED)]
     poisoned = f"poisoned {way.name}"
     count = poison(server, poisoned, eight_cases, plain_outputs)
     for tenant, size in ((way.name, None), (way.name, 8)):
-        found = tokens(first, one_each, way, tenant, max_draft_tokens=size, concurrency=1)
-        assert not first_difference(said, found), tenant
+        outputs = tokens(first, cases, way, tenant, max_draft_tokens=size, concurrency=1)
+        assert not first_difference(expected, outputs), tenant
     wait_for_phrases(first, eight_cases[0], way, poisoned, count)
-    misled = answers(first, eight_cases, way, poisoned, max_draft_tokens=8)
-    found = [list(said.token_ids) for said in misled]
-    assert not first_difference(plain_outputs, found), "poisoned"
+    responses = answers(first, eight_cases, way, poisoned, max_draft_tokens=8)
+    outputs = [list(response.token_ids) for response in responses]
+    assert not first_difference(plain_outputs, outputs), "poisoned"
     if way.from_phrases:
-        assert_misled(misled, weighs=way.weighs)
+        assert_misled(responses, weighs=way.weighs)
 
 
 @pytest.mark.timeout(600)
@@ -218,13 +220,13 @@ def test_phrases_change_no_token_with_filters_and_bias(
     """All sampling settings, with the strategy that drafts from every source."""
     way, count = Way("", "fused"), len(SAMPLINGS)
     poisoned = "poisoned and cut"
-    hear_of = poison(server, poisoned, cases[:count], expected[:count])
-    wait_for_phrases(first, cases[0], way, poisoned, hear_of)
+    phrase_count = poison(server, poisoned, cases[:count], expected[:count])
+    wait_for_phrases(first, cases[0], way, poisoned, phrase_count)
     for tenant in ("cut", "cut", poisoned):
-        said = answers(first, cases[:count], way, tenant, max_draft_tokens=8)
-        found = [list(each.token_ids) for each in said]
-        assert not first_difference(expected[:count], found), tenant
-    assert_misled(said, weighs=True)
+        responses = answers(first, cases[:count], way, tenant, max_draft_tokens=8)
+        outputs = [list(response.token_ids) for response in responses]
+        assert not first_difference(expected[:count], outputs), tenant
+    assert_misled(responses, weighs=True)
 
 
 @pytest.mark.timeout(600)
@@ -258,22 +260,22 @@ def test_redis_outage_changes_no_token(
     history = WAYS[5]
     failed = {role: first.metric(role, FAILURES) for role in history.phrase_readers}
     turns = [number % len(cases) for number in range(len(ways))]
-    asked = [
+    requests = [
         way.parameters(cases[turn], "lost", max_draft_tokens=8)
         for way, turn in zip(ways, turns, strict=True)
     ]
-    with Streams(first, asked) as streams:
+    with Streams(first, requests) as streams:
         streams.wait_until_under_way()
         server.kill()
         assert streams.unfinished_count
-        said = streams.wait_for_tokens()
+        streamed_outputs = streams.wait_for_tokens()
     until(lambda: all(first.metric(role, FAILURES) > before for role, before in failed.items()))
     without = tokens(first, cases[:3], history, "lost")
     server.start()
-    again = tokens(first, cases[:3], history, "lost")
-    assert not first_difference([expected[turn] for turn in turns], said)
+    outputs = tokens(first, cases[:3], history, "lost")
+    assert not first_difference([expected[turn] for turn in turns], streamed_outputs)
     assert not first_difference(expected[:3], without)
-    assert not first_difference(expected[:3], again)
+    assert not first_difference(expected[:3], outputs)
 
 
 @pytest.mark.timeout(600)
@@ -284,7 +286,7 @@ def test_stream_does_not_wait_for_redis(first: Client, server: RedisServer, faul
     A busy machine causes pauses of its own; a fault of ours would cause one every time. So one of
     several tries must be without.
     """
-    lose, find = {
+    lose_redis, restore_redis = {
         "killed": (server.kill, server.start),
         "frozen": (server.freeze, server.thaw),
     }[fault]
@@ -293,9 +295,9 @@ def test_stream_does_not_wait_for_redis(first: Client, server: RedisServer, faul
     for _ in range(TRIES):
         undisturbed = streamed(first, case, lambda: None)
         try:
-            disturbed = [streamed(first, case, lose), streamed(first, case, lambda: None)]
+            disturbed = [streamed(first, case, lose_redis), streamed(first, case, lambda: None)]
         finally:
-            find()
+            restore_redis()
         assert all(stream.token_ids == undisturbed.token_ids for stream in disturbed)
         if max(stream.longest_gap for stream in disturbed) < undisturbed.longest_gap + STALL_S:
             return
@@ -314,22 +316,22 @@ class Stream:
         return max(later - earlier for earlier, later in itertools.pairwise(self.came))
 
 
-def streamed(client: Client, case: Case, act: Callable[[], None]) -> Stream:
-    """Streams a request and calls `act` in another thread after a few pieces."""
+def streamed(client: Client, case: Case, action: Callable[[], None]) -> Stream:
+    """Streams a request and calls `action` in another thread after a few pieces."""
     parameters = case.parameters("ouroboros", max_draft_tokens=6, tenant="gaps", ignore_eos=True)
-    acting = threading.Thread(target=act)
+    thread = threading.Thread(target=action)
     token_ids: list[int] = []
-    came = [time.perf_counter()]
+    arrivals = [time.perf_counter()]
     for piece in client.stub.Generate(
         pb.GenerateRequest(parameters=parameters), timeout=CALL_TIMEOUT_S
     ):
-        came.append(time.perf_counter())
+        arrivals.append(time.perf_counter())
         token_ids += piece.token_ids
-        if len(came) == ACTS_AT:
-            acting.start()
-    acting.join()
-    assert len(came) > 2 * ACTS_AT, "it was over before anything happened"
-    return Stream(token_ids, came)
+        if len(arrivals) == ACTS_AT:
+            thread.start()
+    thread.join()
+    assert len(arrivals) > 2 * ACTS_AT, "it was over before anything happened"
+    return Stream(token_ids, arrivals)
 
 
 def test_phrase_only_rounds_can_be_disabled(first: Client) -> None:
@@ -339,7 +341,7 @@ def test_phrase_only_rounds_can_be_disabled(first: Client) -> None:
     def rounds(**on: bool) -> int:
         way = Way("", "ouroboros", {"max_draft_tokens": 12, **ouroboros_with(**on)})
         answers = [answer(first, Case(prompt, 64), way, "alone") for prompt in prompts]
-        return sum(said.summary.speculation.phrase_rounds for said in answers)
+        return sum(response.summary.speculation.phrase_rounds for response in answers)
 
     assert rounds() == rounds(draft_by_phrases=True, lengthen=True, harvest=True) == 0
     assert rounds(phrases_alone=True) > 0
@@ -351,15 +353,15 @@ def test_replica_learns_from_requests_of_another_replica(first: Replica, second:
     prompt = held_out_prompts(1, longest=120)[0]
     similar = [Case(prompt[start:], 64, {}) for start in range(SIMILAR + 1)]
     eleventh = similar[SIMILAR]
-    apart = Way("", "ouroboros", {"max_draft_tokens": 12, **ouroboros_with(
+    separate = Way("", "ouroboros", {"max_draft_tokens": 12, **ouroboros_with(
         draft_by_phrases=True, lengthen=True, harvest=True, phrases_alone=True)})  # fmt: skip
-    together = Way("", "ouroboros", {"max_draft_tokens": 12}, **BOTH)
-    cold = answer(second, eleventh, apart, "replicas")
+    combined = Way("", "ouroboros", {"max_draft_tokens": 12}, **BOTH)
+    cold = answer(second, eleventh, separate, "replicas")
     for case in similar[:SIMILAR]:
-        answer(first, case, together, "replicas")
+        answer(first, case, combined, "replicas")
     until(lambda: not first.metric("orchestrator", WAITING), 60)
-    wait_for_phrases(second, eleventh, together, "replicas")
-    warm = answer(second, eleventh, together, "replicas")
+    wait_for_phrases(second, eleventh, combined, "replicas")
+    warm = answer(second, eleventh, combined, "replicas")
     assert list(warm.token_ids) == list(cold.token_ids)
     assert (
         warm.summary.speculation.tokens_per_round > 1.1 * cold.summary.speculation.tokens_per_round

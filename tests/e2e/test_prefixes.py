@@ -45,10 +45,10 @@ def answer(
         cache_salt=cache_salt,
         speculation=pb.SpeculationParameters(strategy=strategy, phrases=scope),
     )
-    said: pb.GenerateOnceResponse = client.stub.GenerateOnce(
+    response: pb.GenerateOnceResponse = client.stub.GenerateOnce(
         pb.GenerateOnceRequest(parameters=parameters), timeout=60
     )
-    return said
+    return response
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -73,20 +73,20 @@ def test_phrase_scope_decides_whether_a_prefix_is_kept(
 ) -> None:
     answer(client, unique_prompt, phrases=scope, cache_salt=salt)
     assert answer(client, unique_prompt, cache_salt=salt).summary.cached_prompt_tokens == 0
-    again = answer(client, unique_prompt, phrases=scope, cache_salt=salt)
-    read = again.summary.cached_prompt_tokens
+    second = answer(client, unique_prompt, phrases=scope, cache_salt=salt)
+    read = second.summary.cached_prompt_tokens
     assert (read > 0) == (scope == "READ_ONLY")
 
 
 @pytest.mark.parametrize(
-    "other", [{"tenant": "b"}, {"cache_salt": "s"}, {"phrases": "PRIVATE"}, {"phrases": "OFF"}]
+    "changes", [{"tenant": "b"}, {"cache_salt": "s"}, {"phrases": "PRIVATE"}, {"phrases": "OFF"}]
 )
 def test_prefix_is_not_shared_with_other_tenants_salts_or_scopes(
-    client: Client, unique_prompt: list[int], other: dict[str, Any]
+    client: Client, unique_prompt: list[int], changes: dict[str, Any]
 ) -> None:
     answer(client, unique_prompt)
-    again = answer(client, unique_prompt, **other)
-    assert again.summary.cached_prompt_tokens == 0
+    second = answer(client, unique_prompt, **changes)
+    assert second.summary.cached_prompt_tokens == 0
     assert answer(client, unique_prompt).summary.cached_prompt_tokens > 0
 
 
@@ -99,17 +99,19 @@ def test_prefix_is_shared_under_the_same_salt(client: Client, unique_prompt: lis
 def test_concurrent_requests_share_a_prefix(client: Client, unique_prompt: list[int]) -> None:
     prompts = [[*unique_prompt, 100 + number, 7] for number in range(8)]
     with ThreadPoolExecutor(len(prompts)) as pool:
-        together = list(pool.map(lambda prompt: answer(client, prompt), prompts))
-        alone = list(
+        concurrent = list(pool.map(lambda prompt: answer(client, prompt), prompts))
+        sequential = list(
             pool.map(lambda prompt: answer(client, prompt, "autoregressive", "OFF"), prompts)
         )
-    assert [list(one.token_ids) for one in together] == [list(one.token_ids) for one in alone]
-    assert sum(one.summary.cached_prompt_tokens for one in together) > 0
-    assert not any(one.summary.cached_prompt_tokens for one in alone)
+    assert [list(response.token_ids) for response in concurrent] == [
+        list(response.token_ids) for response in sequential
+    ]
+    assert sum(response.summary.cached_prompt_tokens for response in concurrent) > 0
+    assert not any(response.summary.cached_prompt_tokens for response in sequential)
 
 
 def test_usage_reports_cached_tokens(api: OpenAI, unique_prompt: list[int]) -> None:
     for cached in (0, PROMPT - 1):
-        said = api.completions.create(model=MODEL, prompt=unique_prompt, max_tokens=2, n=2)
-        assert said.usage is not None and said.usage.prompt_tokens_details is not None
-        assert (said.usage.prompt_tokens_details.cached_tokens or 0) >= cached
+        completion = api.completions.create(model=MODEL, prompt=unique_prompt, max_tokens=2, n=2)
+        assert completion.usage is not None and completion.usage.prompt_tokens_details is not None
+        assert (completion.usage.prompt_tokens_details.cached_tokens or 0) >= cached

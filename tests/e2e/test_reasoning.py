@@ -15,19 +15,19 @@ from tests.e2e.reasoning import HELP, SEEDS, SHOWN
 PLAIN = {"speculative": {"strategy": "autoregressive"}}
 
 
-def ask(client: OpenAI, seed: int, **said: Any) -> Any:
+def ask(client: OpenAI, seed: int, **fields: Any) -> Any:
     messages = [{"role": "user", "content": SHOWN}]
-    chosen = {"max_tokens": 120, "logit_bias": HELP, "seed": seed, "messages": messages, **said}
-    return complete_chat(client, **chosen)
+    body = {"max_tokens": 120, "logit_bias": HELP, "seed": seed, "messages": messages, **fields}
+    return complete_chat(client, **body)
 
 
-def message(client: OpenAI, seed: int, **said: Any) -> tuple[str | None, str | None]:
-    (choice,) = ask(client, seed, **said).choices
+def message(client: OpenAI, seed: int, **fields: Any) -> tuple[str | None, str | None]:
+    (choice,) = ask(client, seed, **fields).choices
     return getattr(choice.message, "reasoning", None), choice.message.content
 
 
-def streamed(client: OpenAI, seed: int, **said: Any) -> tuple[str | None, str | None]:
-    deltas = [chunk.choices[0].delta for chunk in ask(client, seed, stream=True, **said)]
+def streamed(client: OpenAI, seed: int, **fields: Any) -> tuple[str | None, str | None]:
+    deltas = [chunk.choices[0].delta for chunk in ask(client, seed, stream=True, **fields)]
     reasoning = "".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas)
     return reasoning or None, "".join(delta.content or "" for delta in deltas) or None
 
@@ -63,8 +63,8 @@ def test_content_is_the_same_with_reasoning_shown_or_hidden(reasoner: OpenAI) ->
     reasoned = next(seed for seed in SEEDS if None not in message(reasoner, seed, **JSON))
     hidden = message(reasoner, reasoned, **JSON, extra_body={"include_reasoning": False})
     assert hidden == (None, message(reasoner, reasoned, **JSON)[1])
-    off = {"chat_template_kwargs": {"enable_thinking": False}}
-    assert message(reasoner, reasoned, extra_body=off, max_tokens=8)[0] is None
+    thinking_off = {"chat_template_kwargs": {"enable_thinking": False}}
+    assert message(reasoner, reasoned, extra_body=thinking_off, max_tokens=8)[0] is None
 
 
 def test_reasoning_sent_back_is_part_of_the_prompt(reasoner: OpenAI) -> None:
@@ -81,12 +81,12 @@ def test_reasoning_tokens_are_counted(reasoner: OpenAI) -> None:
     """The tokens before the end mark count as reasoning, whole and streamed, shown or hidden."""
     seed = next(seed for seed in SEEDS if None not in message(reasoner, seed, **JSON))
     whole = ask(reasoner, seed, **JSON)
-    counted = whole.usage.completion_tokens_details.reasoning_tokens
-    assert 0 < counted < whole.usage.completion_tokens
+    reasoning_tokens = whole.usage.completion_tokens_details.reasoning_tokens
+    assert 0 < reasoning_tokens < whole.usage.completion_tokens
     hidden = ask(reasoner, seed, **JSON, extra_body={"include_reasoning": False})
-    assert hidden.usage.completion_tokens_details.reasoning_tokens == counted
+    assert hidden.usage.completion_tokens_details.reasoning_tokens == reasoning_tokens
     *_, last = ask(reasoner, seed, **JSON, stream=True, stream_options={"include_usage": True})
-    assert last.usage.completion_tokens_details.reasoning_tokens == counted
-    off = {"chat_template_kwargs": {"enable_thinking": False}}
-    plain = ask(reasoner, seed, extra_body=off, max_tokens=8)
+    assert last.usage.completion_tokens_details.reasoning_tokens == reasoning_tokens
+    thinking_off = {"chat_template_kwargs": {"enable_thinking": False}}
+    plain = ask(reasoner, seed, extra_body=thinking_off, max_tokens=8)
     assert plain.usage.completion_tokens_details.reasoning_tokens == 0

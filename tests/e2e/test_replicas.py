@@ -137,11 +137,11 @@ def under_load(client: Client, cases: list[Case], happens: Callable[[], None]) -
 
     A model drafts in every round; otherwise a missing drafter would have no effect.
     """
-    begun, over = threading.Event(), threading.Event()
+    started, over = threading.Event(), threading.Event()
     figures: list[pb.SpeculationFigures] = []
 
     def ask(case: Case) -> tuple[int, ...]:
-        begun.set()
+        started.set()
         # Without an end token: short sessions would all be over before a service is stopped.
         answer = client.once(case, "speculative", max_draft_tokens=DRAFT_TOKENS, ignore_eos=True)
         figures.append(answer.summary.speculation)
@@ -158,7 +158,7 @@ def under_load(client: Client, cases: list[Case], happens: Callable[[], None]) -
     with ThreadPoolExecutor(len(cases)) as pool:
         running = [pool.submit(repeat, case) for case in cases]
         try:
-            assert begun.wait(120)
+            assert started.wait(120)
             happens()
         finally:
             over.set()
@@ -170,9 +170,9 @@ def test_chat_stays_on_the_verifier_with_its_prefix(client: Client) -> None:
     text = tuple(range(100, 300))
     for turn in range(8):
         case = Case(text, 8, {"temperature": 0.8, "seed": turn})
-        said = client.once(case, "speculative", ignore_eos=True)
-        assert (said.summary.cached_prompt_tokens >= len(text) - 20) == (turn > 0)
-        text = (*text, *said.token_ids, 7, 8, 9)
+        response = client.once(case, "speculative", ignore_eos=True)
+        assert (response.summary.cached_prompt_tokens >= len(text) - 20) == (turn > 0)
+        text = (*text, *response.token_ids, 7, 8, 9)
 
 
 def test_sessions_are_balanced_and_draining_replicas_finish_them(

@@ -23,19 +23,19 @@ NAN = float("nan")
 
 
 def set_sampling(name: str, value: Any) -> Change:
-    return lambda said: setattr(said.sampling, name, value)
+    return lambda parameters: setattr(parameters.sampling, name, value)
 
 
 def set_field(name: str, value: Any) -> Change:
-    return lambda said: setattr(said, name, value)
+    return lambda parameters: setattr(parameters, name, value)
 
 
 def set_prompt(ids: list[int]) -> Change:
-    return lambda said: said.tokens.CopyFrom(pb.TokenIds(ids=ids))
+    return lambda parameters: parameters.tokens.CopyFrom(pb.TokenIds(ids=ids))
 
 
 def set_speculation(name: str, value: Any) -> Change:
-    return lambda said: setattr(said.speculation, name, value)
+    return lambda parameters: setattr(parameters.speculation, name, value)
 
 
 BAD = [
@@ -69,15 +69,15 @@ BAD = [
 @pytest.mark.parametrize(("field", "change"), BAD, ids=[f"{i}-{b[0]}" for i, b in enumerate(BAD)])
 def test_invalid_input_names_its_field(client: Client, field: str, change: Change) -> None:
     """INVALID_ARGUMENT with the field's name in the message and in BadRequest; never INTERNAL."""
-    said = Case((5, 6, 7), 4).parameters("speculative")
-    change(said)
+    parameters = Case((5, 6, 7), 4).parameters("speculative")
+    change(parameters)
     with pytest.raises(grpc.RpcError) as caught:
-        client.stub.GenerateOnce(pb.GenerateOnceRequest(parameters=said), timeout=30)
+        client.stub.GenerateOnce(pb.GenerateOnceRequest(parameters=parameters), timeout=30)
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert bad_field(caught.value) == field
     assert field in caught.value.details()
     with pytest.raises(grpc.RpcError) as streamed:
-        list(client.stub.Generate(pb.GenerateRequest(parameters=said), timeout=30))
+        list(client.stub.Generate(pb.GenerateRequest(parameters=parameters), timeout=30))
     assert streamed.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
@@ -88,8 +88,8 @@ def test_streamed_and_whole_answers_text_and_figures_agree(
     """Streamed pieces, whole answer, text and figures agree."""
     case = cases[7]
     whole = client.once(case, strategy, ignore_eos=True)
-    said = case.parameters(strategy, ignore_eos=True)
-    *pieces, last = client.stub.Generate(pb.GenerateRequest(parameters=said), timeout=60)
+    parameters = case.parameters(strategy, ignore_eos=True)
+    *pieces, last = client.stub.Generate(pb.GenerateRequest(parameters=parameters), timeout=60)
     token_ids = [token for piece in pieces for token in piece.token_ids]
     assert token_ids == list(whole.token_ids)
     assert len(token_ids) == case.max_tokens == whole.summary.output_tokens
@@ -132,10 +132,10 @@ def test_stop_text_ends_all_strategies_at_the_same_token(client: Client, cases: 
 def test_stop_token_is_the_last_token(client: Client, cases: list[Case]) -> None:
     plain = list(client.once(cases[7], "autoregressive", ignore_eos=True).token_ids)
     stop = plain[20]
-    ended = plain[: plain.index(stop) + 1]
+    expected = plain[: plain.index(stop) + 1]
     for strategy in STRATEGIES:
         answer = client.once(cases[7], strategy, ignore_eos=True, stop_token_ids=[stop])
-        assert list(answer.token_ids) == ended
+        assert list(answer.token_ids) == expected
 
 
 def test_output_ends_at_the_context_length(client: Client) -> None:
@@ -159,24 +159,29 @@ def test_cancelled_request_frees_its_sessions(stack: Stack, client: Client) -> N
     The temperature is high so that no text loops; 2000 tokens take many times the deadline on any
     machine.
     """
-    said = Case((5, 6, 7), 2000, {"temperature": 1.5}).parameters("speculative", ignore_eos=True)
-    call = client.stub.Generate(pb.GenerateRequest(parameters=said))
+    parameters = Case((5, 6, 7), 2000, {"temperature": 1.5}).parameters(
+        "speculative", ignore_eos=True
+    )
+    call = client.stub.Generate(pb.GenerateRequest(parameters=parameters))
     next(call)
     call.cancel()
     with pytest.raises(grpc.RpcError) as caught:
-        list(client.stub.Generate(pb.GenerateRequest(parameters=said), timeout=0.4))
+        list(client.stub.Generate(pb.GenerateRequest(parameters=parameters), timeout=0.4))
     assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     wait_until_free(stack)
 
 
 async def test_excess_requests_are_refused_with_a_retry_hint(orchestrator: InProcess) -> None:
-    said = Case((5, 6, 7), 2000).parameters("autoregressive", ignore_eos=True)
-    async with orchestrator(max_requests=1) as address, grpc.aio.insecure_channel(address) as to:
-        stub = generation_pb2_grpc.GenerationStub(to)
-        running = stub.Generate(pb.GenerateRequest(parameters=said))
+    parameters = Case((5, 6, 7), 2000).parameters("autoregressive", ignore_eos=True)
+    async with (
+        orchestrator(max_requests=1) as address,
+        grpc.aio.insecure_channel(address) as channel,
+    ):
+        stub = generation_pb2_grpc.GenerationStub(channel)
+        running = stub.Generate(pb.GenerateRequest(parameters=parameters))
         await running.read()
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stub.GenerateOnce(pb.GenerateOnceRequest(parameters=said))
+            await stub.GenerateOnce(pb.GenerateOnceRequest(parameters=parameters))
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert detail(caught.value, RetryInfo).retry_delay.ToMilliseconds() > 0
         running.cancel()
@@ -191,8 +196,11 @@ async def test_slow_reader_holds_a_place_only_during_generation(
     """
     long = Case((5, 6, 7), 1000).parameters("autoregressive", ignore_eos=True, logprobs=20)
     short = Case((5, 6, 7), 1).parameters("autoregressive")
-    async with orchestrator(max_requests=1) as address, grpc.aio.insecure_channel(address) as to:
-        stub = generation_pb2_grpc.GenerationStub(to)
+    async with (
+        orchestrator(max_requests=1) as address,
+        grpc.aio.insecure_channel(address) as channel,
+    ):
+        stub = generation_pb2_grpc.GenerationStub(channel)
         running = stub.Generate(pb.GenerateRequest(parameters=long))
         await running.read()
         async with asyncio.timeout(CALL_TIMEOUT_S):

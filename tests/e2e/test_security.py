@@ -1,4 +1,4 @@
-"""All roles under mutual TLS with API keys: who gets in, and no secrets in logs."""
+"""All roles under mutual TLS with API keys: which clients are admitted, and no secrets in logs."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ class Deployment:
         self.processes: dict[str, ForkedRole] = {}
         keys = folder / "keys.toml"
         keys.write_text("".join(entry.toml() for entry in KEYS))
-        small = ["--model", MODEL, "--dtype", "float32", "--threads", "1"]
-        self._begin("verifier", [*small, "--tls-client-ca", str(self.authority.ca)])
-        self._begin("drafter", [*small, "--tls-client-ca", str(self.authority.ca)])
+        model_flags = ["--model", MODEL, "--dtype", "float32", "--threads", "1"]
+        self._begin("verifier", [*model_flags, "--tls-client-ca", str(self.authority.ca)])
+        self._begin("drafter", [*model_flags, "--tls-client-ca", str(self.authority.ca)])
         self._wait("verifier")
         self._wait("drafter")
-        shown = self.authority.pair("orchestrator-client")
+        client_pair = self.authority.pair("orchestrator-client")
         flags = ["--services-tls-ca", str(self.authority.ca), "--api-keys", str(keys)]
-        flags += ["--services-tls-certificate", str(shown.certificate)]
-        flags += ["--services-tls-key", str(shown.key), "--tokenizer", MODEL]
+        flags += ["--services-tls-certificate", str(client_pair.certificate)]
+        flags += ["--services-tls-key", str(client_pair.key), "--tokenizer", MODEL]
         for role in ("verifier", "drafter"):
             port = self.processes[role].address.rpartition(":")[2]
             flags += [f"--{role}s", f"dns:///localhost:{port}"]
@@ -81,13 +81,13 @@ class Deployment:
 
     @contextmanager
     def channel(
-        self, role: str, authority: Authority | None = None, shown: Pair | None = None
+        self, role: str, authority: Authority | None = None, client_pair: Pair | None = None
     ) -> Iterator[grpc.Channel]:
         """A client's channel; by default it trusts our authority and shows no certificate."""
         credentials = grpc.ssl_channel_credentials(
             (authority or self.authority).ca.read_bytes(),
-            shown.key.read_bytes() if shown else None,
-            shown.certificate.read_bytes() if shown else None,
+            client_pair.key.read_bytes() if client_pair else None,
+            client_pair.certificate.read_bytes() if client_pair else None,
         )
         with grpc.secure_channel(self.processes[role].address, credentials) as channel:
             yield channel
@@ -112,9 +112,9 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
         yield started
 
 
-def ask(deployment: Deployment, key: str | None, **said: Any) -> pb.GenerateOnceResponse:
-    said.setdefault("max_tokens", 8)
-    request = pb.GenerateOnceRequest(parameters=pb.GenerationParameters(text="def a():", **said))
+def ask(deployment: Deployment, key: str | None, **fields: Any) -> pb.GenerateOnceResponse:
+    fields.setdefault("max_tokens", 8)
+    request = pb.GenerateOnceRequest(parameters=pb.GenerationParameters(text="def a():", **fields))
     metadata = [("authorization", f"Bearer {key}")] if key else []
     with deployment.channel("orchestrator") as channel:
         stub = generation_pb2_grpc.GenerationStub(channel)
@@ -124,9 +124,9 @@ def ask(deployment: Deployment, key: str | None, **said: Any) -> pb.GenerateOnce
     return answer
 
 
-def refusal_of(deployment: Deployment, key: str | None, **said: Any) -> grpc.RpcError:
+def refusal_of(deployment: Deployment, key: str | None, **fields: Any) -> grpc.RpcError:
     with pytest.raises(grpc.RpcError) as caught:
-        ask(deployment, key, **said)
+        ask(deployment, key, **fields)
     return caught.value
 
 
@@ -140,10 +140,10 @@ def test_request_passes_all_roles(deployment: Deployment) -> None:
 def test_verifier_refuses_clients_without_a_certificate_of_its_authority(
     deployment: Deployment,
 ) -> None:
-    ours, theirs = deployment.authority.pair("guest"), deployment.stranger.pair("guest")
+    trusted, untrusted = deployment.authority.pair("guest"), deployment.stranger.pair("guest")
 
-    def answers(authority: Authority, shown: Pair | None) -> bool:
-        with deployment.channel("verifier", authority, shown) as channel:
+    def answers(authority: Authority, client_pair: Pair | None) -> bool:
+        with deployment.channel("verifier", authority, client_pair) as channel:
             stub = verifier_pb2_grpc.VerifierStub(channel)
             try:
                 stub.Info(verifier_pb2.VerifierInfoRequest(), timeout=CALL_S)
@@ -152,10 +152,10 @@ def test_verifier_refuses_clients_without_a_certificate_of_its_authority(
                 return False
             return True
 
-    assert answers(deployment.authority, ours)
+    assert answers(deployment.authority, trusted)
     assert not answers(deployment.authority, None)
-    assert not answers(deployment.authority, theirs)
-    assert not answers(deployment.stranger, ours)
+    assert not answers(deployment.authority, untrusted)
+    assert not answers(deployment.stranger, trusted)
 
 
 def test_missing_or_wrong_key_is_unauthenticated(deployment: Deployment) -> None:
@@ -209,9 +209,9 @@ def test_http_is_encrypted_and_requires_the_same_keys(deployment: Deployment) ->
         for path in ("/v1/models", "/v1/models/x", "/nowhere", "/playgrounds"):
             assert client.get(path).status_code == 401
         for path in ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"):
-            said = {"prompt": "a", "tokens": [1], "messages": [{"role": "user", "content": "a"}]}
-            asked = {name: said[name] for name in ASKS_FOR[path]}
-            refusal = client.post(path, json=asked)
+            values = {"prompt": "a", "tokens": [1], "messages": [{"role": "user", "content": "a"}]}
+            fields = {name: values[name] for name in ASKS_FOR[path]}
+            refusal = client.post(path, json=fields)
             assert refusal.status_code == 401, refusal.text
             assert refusal.json()["error"]["code"] == "invalid_api_key"
             assert refusal.headers["www-authenticate"] == "Bearer"

@@ -41,16 +41,16 @@ TIMEOUT_S = 120.0  # for an orchestrator's search for a verifier
 
 def startup_refusal(module: str, *flags: str, **environment: str) -> str:
     """The last line of a process that must exit with status 2 and without a traceback."""
-    ended = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", module, *flags],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
         timeout=120,
     )
-    assert ended.returncode == 2, ended.stderr
-    assert "Traceback" not in ended.stderr, ended.stderr
-    return ended.stderr.strip().splitlines()[-1]
+    assert result.returncode == 2, result.stderr
+    assert "Traceback" not in result.stderr, result.stderr
+    return result.stderr.strip().splitlines()[-1]
 
 
 @contextmanager
@@ -109,8 +109,8 @@ def test_missing_tokenizer_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_occupied_port_is_refused(module: str, flag: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
         line = startup_refusal(module, flag, address)
         assert address in line and flag in line
 
@@ -133,8 +133,8 @@ def test_sigterm_lets_running_requests_finish(
         role.wait_until_ready(time.monotonic() + START_S)
         with grpc.insecure_channel(role.address) as channel:
             stub = generation_pb2_grpc.GenerationStub(channel)
-            said = cases[7].parameters("autoregressive", ignore_eos=True)
-            call = stub.Generate(pb.GenerateRequest(parameters=said))
+            parameters = cases[7].parameters("autoregressive", ignore_eos=True)
+            call = stub.Generate(pb.GenerateRequest(parameters=parameters))
             next(call)
             role.kill(signal.SIGTERM)
             *_, last = call
@@ -187,22 +187,22 @@ async def test_missing_verifier_is_reported_at_once(
     """UNAVAILABLE with a retry hint, long before any timeout."""
     add = verifier_pb2_grpc.add_VerifierServicer_to_server
     async with grpc.aio.insecure_channel(stack.processes["verifier"].address) as channel:
-        passing = fakes.FlakyVerifier(channel, "gone")
-        async with fakes.listening(add, passing) as verifier:
-            started = orchestrator(verifiers=verifier, connect_timeout_s=TIMEOUT_S)
-            address = await started.__aenter__()
+        flaky = fakes.FlakyVerifier(channel, "gone")
+        async with fakes.listening(add, flaky) as verifier:
+            running = orchestrator(verifiers=verifier, connect_timeout_s=TIMEOUT_S)
+            address = await running.__aenter__()
         try:
-            async with grpc.aio.insecure_channel(address) as to:
-                stub = generation_pb2_grpc.GenerationStub(to)
+            async with grpc.aio.insecure_channel(address) as client_channel:
+                stub = generation_pb2_grpc.GenerationStub(client_channel)
                 request = pb.GenerateOnceRequest(parameters=cases[0].parameters("speculative"))
-                asked = time.monotonic()
+                sent = time.monotonic()
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
                     await stub.GenerateOnce(request)
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
             assert detail(caught.value, RetryInfo).retry_delay.ToMilliseconds() > 0
-            assert time.monotonic() - asked < TIMEOUT_S / 2
+            assert time.monotonic() - sent < TIMEOUT_S / 2
         finally:
-            await started.__aexit__(None, None, None)
+            await running.__aexit__(None, None, None)
 
 
 def test_sigterm_stops_a_role_while_its_model_loads(tmp_path: Path) -> None:

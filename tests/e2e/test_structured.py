@@ -29,14 +29,14 @@ GBNF = 'root ::= "yes" | "no" " really"?'
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_json_schema(api: OpenAI, seed: int) -> None:
     """Whole and streamed, with drafts and without: the same text, which ends by itself."""
-    said: dict[str, Any] = {"response_format": NAMED, "seed": seed, "max_tokens": 200}
-    plain = complete_chat(api, **said, extra_body={"speculative": {"strategy": "autoregressive"}})
-    answer = complete_chat(api, **said)
+    fields: dict[str, Any] = {"response_format": NAMED, "seed": seed, "max_tokens": 200}
+    plain = complete_chat(api, **fields, extra_body={"speculative": {"strategy": "autoregressive"}})
+    answer = complete_chat(api, **fields)
     text = answer.choices[0].message.content
     assert text == plain.choices[0].message.content
     assert answer.choices[0].finish_reason == "stop"
     jsonschema.validate(json.loads(text), SCHEMA)
-    chunks = complete_chat(api, **said, stream=True)
+    chunks = complete_chat(api, **fields, stream=True)
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == text
 
 
@@ -47,7 +47,7 @@ def test_any_json_object(api: OpenAI) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "form"),
+    ("constraint", "form"),
     [
         ({"regex": r"[0-9]{3}-[0-9]{4}"}, r"[0-9]{3}-[0-9]{4}"),
         ({"choice": ["positive", "negative"]}, "positive|negative"),
@@ -55,14 +55,14 @@ def test_any_json_object(api: OpenAI) -> None:
         ({"json": PERSON}, r"\{[^{}]*\}"),
     ],
 )
-def test_vllms_structured_outputs_field(api: OpenAI, wanted: dict[str, Any], form: str) -> None:
-    answer = complete(api, max_tokens=200, extra_body={"structured_outputs": wanted})
+def test_vllms_structured_outputs_field(api: OpenAI, constraint: dict[str, Any], form: str) -> None:
+    answer = complete(api, max_tokens=200, extra_body={"structured_outputs": constraint})
     assert re.fullmatch(form, answer.choices[0].text, re.DOTALL), answer.choices[0].text
     assert answer.choices[0].finish_reason == "stop"
 
 
 @pytest.mark.parametrize(
-    ("field", "said"),
+    ("field", "fields"),
     [
         ("structured_outputs", {"structured_outputs": {"regex": "(a"}}),
         ("structured_outputs", {"structured_outputs": {"json": "{"}}),
@@ -71,9 +71,9 @@ def test_vllms_structured_outputs_field(api: OpenAI, wanted: dict[str, Any], for
         ("ignore_eos", {"response_format": {"type": "json_object"}, "ignore_eos": True}),
     ],
 )  # fmt: skip
-def test_invalid_grammars_are_refused(api: OpenAI, field: str, said: dict[str, Any]) -> None:
+def test_invalid_grammars_are_refused(api: OpenAI, field: str, fields: dict[str, Any]) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
-        complete(api, extra_body=said)
+        complete(api, extra_body=fields)
     assert caught.value.param == field
 
 
@@ -97,8 +97,8 @@ def test_grammar_that_grows_too_large_ends_only_its_request(
     """A grammar that grows too large while generating ends its request only; the next is served."""
     growing = Case(cases[0].prompt, 400, {"grammar": {"regex": "(a{1,1000}){1,1000}"}})
     assert refused_field(client, growing) == "grammar.regex"
-    sound = Case(cases[0].prompt, 40, {"grammar": {"regex": "a{3}"}})
-    assert client.once(sound, "fused").text == "aaa"
+    valid = Case(cases[0].prompt, 40, {"grammar": {"regex": "a{3}"}})
+    assert client.once(valid, "fused").text == "aaa"
 
 
 @pytest.mark.timeout(300)
@@ -109,14 +109,14 @@ def test_grammar_that_becomes_too_slow_ends_only_its_request(
     lark = 'start: e "%%%%%"\ne: e e e | e e | T | T T | T e | e T\nT: /[a-z ]/'
     slow = Case(cases[0].prompt, 400, {"grammar": {"grammar": lark}})
     assert refused_field(client, slow) == "grammar.grammar"
-    sound = Case(cases[0].prompt, 40, {"grammar": {"regex": "a{3}"}})
-    assert client.once(sound, "fused").text == "aaa"
+    valid = Case(cases[0].prompt, 40, {"grammar": {"regex": "a{3}"}})
+    assert client.once(valid, "fused").text == "aaa"
 
 
 def test_grammars_by_the_python_client(stack: Stack) -> None:
-    with OurClient(stack.address) as ours:
+    with OurClient(stack.address) as python_client:
         grammar = Grammar("choice", json.dumps(["red", "green"]))
-        assert ours.generate("The colour is", grammar=grammar, max_tokens=20).text in (
+        assert python_client.generate("The colour is", grammar=grammar, max_tokens=20).text in (
             "red",
             "green",
         )
@@ -133,12 +133,12 @@ def test_services_survive_grammars_that_crash_or_hang(
     alive = 0
     for bomb in (deep, slow):
         with ThreadPoolExecutor(1) as pool:
-            asked = pool.submit(complete, api, extra_body={"structured_outputs": bomb})
-            while not asked.done():
+            request = pool.submit(complete, api, extra_body={"structured_outputs": bomb})
+            while not request.done():
                 assert http.get("/health", timeout=10).status_code == 200
                 alive += 1
             with pytest.raises(openai.BadRequestError, match="must be a grammar that can be"):
-                asked.result()
+                request.result()
     assert alive > 2
     multiple = Case(cases[0].prompt, 8, {"grammar": {"json_schema": slow["json"]}})
     assert refused_field(client, multiple) == "grammar.json_schema"

@@ -17,17 +17,17 @@ END = 0  # <|endoftext|>
 CERTAIN = 100.0
 
 
-def complete(http: httpx.Client, **said: Any) -> dict[str, Any]:
-    chosen = {"prompt": PROMPT, "max_tokens": 24, "temperature": 0.8, "seed": 11, **said}
-    answer = http.post("/v1/completions", json=chosen)
+def complete(http: httpx.Client, **fields: Any) -> dict[str, Any]:
+    body = {"prompt": PROMPT, "max_tokens": 24, "temperature": 0.8, "seed": 11, **fields}
+    answer = http.post("/v1/completions", json=body)
     assert answer.status_code == 200, answer.text
     choice: dict[str, Any] = answer.json()["choices"][0]
     return choice
 
 
-def chat(http: httpx.Client, messages: Sequence[tuple[str, str]], **said: Any) -> httpx.Response:
+def chat(http: httpx.Client, messages: Sequence[tuple[str, str]], **fields: Any) -> httpx.Response:
     turns = [{"role": role, "content": content} for role, content in messages]
-    return http.post("/v1/chat/completions", json={"messages": turns, "max_tokens": 8, **said})
+    return http.post("/v1/chat/completions", json={"messages": turns, "max_tokens": 8, **fields})
 
 
 def ids(text: str) -> list[int]:
@@ -35,9 +35,9 @@ def ids(text: str) -> list[int]:
 
 
 def test_token_ids_are_returned_with_the_text(http: httpx.Client) -> None:
-    told = complete(http, return_token_ids=True)
-    assert told["prompt_token_ids"] == ids(PROMPT) and len(told["token_ids"]) == 24
-    assert TOKENIZER.decode(told["token_ids"]) == told["text"]
+    completion = complete(http, return_token_ids=True)
+    assert completion["prompt_token_ids"] == ids(PROMPT) and len(completion["token_ids"]) == 24
+    assert TOKENIZER.decode(completion["token_ids"]) == completion["text"]
     assert "token_ids" not in complete(http)
     answer = chat(http, [("user", "x")], return_token_ids=True).json()
     assert len(answer["prompt_token_ids"]) == answer["usage"]["prompt_tokens"]
@@ -50,20 +50,22 @@ def test_token_ids_are_streamed(http: httpx.Client, path: str) -> None:
     kind: dict[str, Any] = {"prompt": PROMPT}
     if path != "completions":
         kind = {"messages": [{"role": "user", "content": "x"}]}
-    said = {**kind, "max_tokens": 12, "n": 2, "seed": 3, "return_token_ids": True}
-    whole = http.post(f"/v1/{path}", json=said).json()
-    lines = http.post(f"/v1/{path}", json={**said, "stream": True}).text.split("\n\n")
+    body = {**kind, "max_tokens": 12, "n": 2, "seed": 3, "return_token_ids": True}
+    whole = http.post(f"/v1/{path}", json=body).json()
+    lines = http.post(f"/v1/{path}", json={**body, "stream": True}).text.split("\n\n")
     chunks = [httpx.Response(200, text=line[6:]).json() for line in lines[:-2]]
     for choice in whole["choices"]:
         parts = [one for chunk in chunks for one in chunk["choices"]]
-        mine = [part for part in parts if part["index"] == choice["index"]]
-        assert sum((part.get("token_ids", []) for part in mine), []) == choice["token_ids"]
+        own_parts = [part for part in parts if part["index"] == choice["index"]]
+        assert sum((part.get("token_ids", []) for part in own_parts), []) == choice["token_ids"]
         if path == "completions":
-            prompts = [part["prompt_token_ids"] for part in mine if "prompt_token_ids" in part]
+            prompts = [part["prompt_token_ids"] for part in own_parts if "prompt_token_ids" in part]
             assert prompts == [choice["prompt_token_ids"]] == [ids(PROMPT)]
-    beside = [chunk["prompt_token_ids"] for chunk in chunks if "prompt_token_ids" in chunk]
-    assert all(prompt == whole["prompt_token_ids"] for prompt in beside)
-    assert bool(beside) == (path != "completions")
+    prompt_token_ids = [
+        chunk["prompt_token_ids"] for chunk in chunks if "prompt_token_ids" in chunk
+    ]
+    assert all(prompt == whole["prompt_token_ids"] for prompt in prompt_token_ids)
+    assert bool(prompt_token_ids) == (path != "completions")
 
 
 def test_special_tokens_are_shown_when_requested(http: httpx.Client) -> None:
@@ -78,24 +80,30 @@ def test_special_tokens_are_shown_when_requested(http: httpx.Client) -> None:
 
 
 def test_stop_text_and_token_are_included_when_requested(http: httpx.Client) -> None:
-    free = complete(http, return_token_ids=True)
-    stop, token = free["text"][9:12], free["token_ids"][6]
-    at = free["text"].index(stop)
-    cut = complete(http, stop=[stop])
-    assert (cut["text"], cut["finish_reason"]) == (free["text"][:at], "stop")
-    kept = complete(http, stop=[stop], include_stop_str_in_output=True)
-    assert kept["text"] == free["text"][: at + len(stop)]
-    before = free["token_ids"][: free["token_ids"].index(token)]
-    ended = complete(http, stop_token_ids=[token])
-    assert (ended["text"], ended["finish_reason"]) == (TOKENIZER.decode(before), "stop")
-    told = complete(http, stop_token_ids=[token], include_stop_str_in_output=True)
-    assert told["text"] == TOKENIZER.decode([*before, token])
+    unstopped = complete(http, return_token_ids=True)
+    stop, token = unstopped["text"][9:12], unstopped["token_ids"][6]
+    at = unstopped["text"].index(stop)
+    stopped_at_text = complete(http, stop=[stop])
+    assert (stopped_at_text["text"], stopped_at_text["finish_reason"]) == (
+        unstopped["text"][:at],
+        "stop",
+    )
+    with_stop_text = complete(http, stop=[stop], include_stop_str_in_output=True)
+    assert with_stop_text["text"] == unstopped["text"][: at + len(stop)]
+    before = unstopped["token_ids"][: unstopped["token_ids"].index(token)]
+    stopped_at_token = complete(http, stop_token_ids=[token])
+    assert (stopped_at_token["text"], stopped_at_token["finish_reason"]) == (
+        TOKENIZER.decode(before),
+        "stop",
+    )
+    included = complete(http, stop_token_ids=[token], include_stop_str_in_output=True)
+    assert included["text"] == TOKENIZER.decode([*before, token])
 
 
 def test_prompt_is_truncated_to_the_requested_length(http: httpx.Client) -> None:
     long, end = "x = 1\n" * 600 + PROMPT, len(ids(PROMPT))
-    cut = complete(http, prompt=long, truncate_prompt_tokens=end, return_token_ids=True)
-    assert cut["prompt_token_ids"] == ids(long)[-end:]
+    truncated = complete(http, prompt=long, truncate_prompt_tokens=end, return_token_ids=True)
+    assert truncated["prompt_token_ids"] == ids(long)[-end:]
     assert complete(http, prompt=long, truncate_prompt_tokens=end, echo=True)["text"].startswith(
         TOKENIZER.decode(ids(long)[-end:])
     )
@@ -109,21 +117,21 @@ def test_final_message_is_continued(http: httpx.Client) -> None:
     answer = chat(http, turns, continue_final_message=True, return_token_ids=True)
     prompt = TOKENIZER.decode(answer.json()["prompt_token_ids"])
     assert prompt.endswith("Assistant: 1, 2, 3,  ")
-    said = {"messages": [{"role": role, "content": text} for role, text in turns]}
-    counted = http.post("/tokenize", json={**said, "continue_final_message": True}).json()
-    assert counted["tokens"] == answer.json()["prompt_token_ids"]
+    body = {"messages": [{"role": role, "content": text} for role, text in turns]}
+    tokenized = http.post("/tokenize", json={**body, "continue_final_message": True}).json()
+    assert tokenized["tokens"] == answer.json()["prompt_token_ids"]
 
 
 @pytest.mark.parametrize(
-    ("turns", "said"),
+    ("turns", "fields"),
     [
         ([("user", "x")], {"add_generation_prompt": True}),
         ([("user", "x"), ("assistant", " ")], {}),
     ],
 )
 def test_final_messages_that_cannot_be_continued_are_refused(
-    http: httpx.Client, turns: list[tuple[str, str]], said: dict[str, Any]
+    http: httpx.Client, turns: list[tuple[str, str]], fields: dict[str, Any]
 ) -> None:
-    answer = chat(http, turns, continue_final_message=True, **said)
+    answer = chat(http, turns, continue_final_message=True, **fields)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "continue_final_message"

@@ -70,18 +70,18 @@ def streamed(chunks: Any) -> tuple[str, str, str]:
 def test_required_tool_call(caller: OpenAI) -> None:
     """Whole and streamed, with drafts and without: the same call, valid by the schema."""
     for seed in SEEDS:
-        said: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False,
             "seed": seed, "max_tokens": 300,
         }  # fmt: skip
-        (answer,) = complete_chat(caller, **said).choices
+        (answer,) = complete_chat(caller, **fields).choices
         assert answer.finish_reason == "tool_calls" and answer.message.content is None
         (call,) = answer.message.tool_calls
         assert call.function.name == "add"
         jsonschema.validate(json.loads(call.function.arguments), SCHEMA)
-        told = ("add", call.function.arguments, "tool_calls")
-        assert streamed(complete_chat(caller, **said, stream=True)) == told
-        (plain,) = complete_chat(caller, **said, extra_body=PLAIN).choices
+        expected = ("add", call.function.arguments, "tool_calls")
+        assert streamed(complete_chat(caller, **fields, stream=True)) == expected
+        (plain,) = complete_chat(caller, **fields, extra_body=PLAIN).choices
         assert plain.message.tool_calls[0].function == call.function
         turns = [
             {"role": "user", "content": "x"},

@@ -52,23 +52,33 @@ def streamed(chunks: Any) -> tuple[str, list[tuple[str, str]], str]:
 @pytest.mark.parametrize("choice", ["required", NAMED], ids=["required", "named"])
 def test_required_tool_call(api: OpenAI, choice: Any, seed: int) -> None:
     """Whole and streamed, with drafts and without: the same calls, valid by the schemas."""
-    said: dict[str, Any] = {"tools": TOOLS, "tool_choice": choice, "seed": seed, "max_tokens": 400}
+    fields: dict[str, Any] = {
+        "tools": TOOLS,
+        "tool_choice": choice,
+        "seed": seed,
+        "max_tokens": 400,
+    }
     if choice == "required":
-        said["parallel_tool_calls"] = False
-    (answer,) = complete_chat(api, **said).choices
+        fields["parallel_tool_calls"] = False
+    (answer,) = complete_chat(api, **fields).choices
     assert answer.finish_reason == "tool_calls" and answer.message.content is None
     calls = calls_of(answer.message)
     ((name, arguments),) = calls
     assert choice == "required" or name == "add_person"
     jsonschema.validate(json.loads(arguments), SCHEMAS[name])
-    assert calls == calls_of(complete_chat(api, **said, extra_body=PLAIN).choices[0].message)
-    assert streamed(complete_chat(api, **said, stream=True)) == ("", calls, "tool_calls")
+    assert calls == calls_of(complete_chat(api, **fields, extra_body=PLAIN).choices[0].message)
+    assert streamed(complete_chat(api, **fields, stream=True)) == ("", calls, "tool_calls")
 
 
 def test_several_calls(api: OpenAI) -> None:
     """The model may make several calls; here only `max_tokens` ends them."""
-    said: dict[str, Any] = {"tools": TOOLS, "tool_choice": "required", "seed": 5, "max_tokens": 300}
-    several = [complete_chat(api, **{**said, "seed": seed}).choices[0] for seed in range(6)]
+    fields: dict[str, Any] = {
+        "tools": TOOLS,
+        "tool_choice": "required",
+        "seed": 5,
+        "max_tokens": 300,
+    }
+    several = [complete_chat(api, **{**fields, "seed": seed}).choices[0] for seed in range(6)]
     assert max(len(one.message.tool_calls) for one in several) > 1
     for one in several:
         for name, arguments in calls_of(one.message)[
@@ -78,10 +88,14 @@ def test_several_calls(api: OpenAI) -> None:
 
 
 def test_each_choice_makes_its_own_call(api: OpenAI) -> None:
-    said: dict[str, Any] = {"tools": TOOLS, "tool_choice": NAMED, "max_tokens": 400}
-    both = [calls_of(choice.message) for choice in complete_chat(api, **said, seed=7, n=2).choices]
-    alone = [calls_of(complete_chat(api, **said, seed=seed).choices[0].message) for seed in (7, 8)]
-    assert both == alone and both[0] != both[1]
+    fields: dict[str, Any] = {"tools": TOOLS, "tool_choice": NAMED, "max_tokens": 400}
+    both = [
+        calls_of(choice.message) for choice in complete_chat(api, **fields, seed=7, n=2).choices
+    ]
+    single = [
+        calls_of(complete_chat(api, **fields, seed=seed).choices[0].message) for seed in (7, 8)
+    ]
+    assert both == single and both[0] != both[1]
 
 
 FORM: Any = {"type": "json_schema", "json_schema": {"name": "digit", "schema": {
@@ -91,7 +105,7 @@ FORM: Any = {"type": "json_schema", "json_schema": {"name": "digit", "schema": {
 
 def test_answer_is_either_a_call_or_the_response_format(api: OpenAI) -> None:
     """With tools and a response format, an answer is one or the other, drafted or not."""
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "tools": TOOLS,
         "response_format": FORM,
         "max_tokens": 400,
@@ -99,32 +113,32 @@ def test_answer_is_either_a_call_or_the_response_format(api: OpenAI) -> None:
     }
     kinds = set()
     for seed in range(12):
-        (answer,) = complete_chat(api, **said, seed=seed).choices
-        (plain,) = complete_chat(api, **said, seed=seed, extra_body=PLAIN).choices
+        (answer,) = complete_chat(api, **fields, seed=seed).choices
+        (plain,) = complete_chat(api, **fields, seed=seed, extra_body=PLAIN).choices
         if answer.message.tool_calls:
             for name, arguments in calls_of(answer.message):
                 jsonschema.validate(json.loads(arguments), SCHEMAS[name])
             assert calls_of(answer.message) == calls_of(plain.message)
             assert answer.finish_reason == "tool_calls" and answer.message.content is None
         else:
-            told = json.loads(answer.message.content)
-            jsonschema.validate(told, FORM["json_schema"]["schema"])
+            content = json.loads(answer.message.content)
+            jsonschema.validate(content, FORM["json_schema"]["schema"])
             assert answer.message.content == plain.message.content
         kinds.add(bool(answer.message.tool_calls))
     assert kinds == {True, False}
 
 
 def test_response_format_does_not_affect_a_required_call(api: OpenAI) -> None:
-    said: dict[str, Any] = {"tools": TOOLS, "tool_choice": NAMED, "seed": 3, "max_tokens": 400}
-    with_form = complete_chat(api, **said, response_format=FORM).choices[0].message
-    assert calls_of(with_form) == calls_of(complete_chat(api, **said).choices[0].message)
+    fields: dict[str, Any] = {"tools": TOOLS, "tool_choice": NAMED, "seed": 3, "max_tokens": 400}
+    with_form = complete_chat(api, **fields, response_format=FORM).choices[0].message
+    assert calls_of(with_form) == calls_of(complete_chat(api, **fields).choices[0].message)
 
 
 def test_answer_without_a_call(api: OpenAI) -> None:
-    said: dict[str, Any] = {"tools": TOOLS, "temperature": 0}
-    (answer,) = complete_chat(api, **said).choices
+    fields: dict[str, Any] = {"tools": TOOLS, "temperature": 0}
+    (answer,) = complete_chat(api, **fields).choices
     assert answer.message.tool_calls is None and answer.finish_reason == "length"
-    content, calls, reason = streamed(complete_chat(api, **said, stream=True))
+    content, calls, reason = streamed(complete_chat(api, **fields, stream=True))
     assert (content.strip(), calls, reason) == (answer.message.content.strip(), [], "length")
 
 
@@ -137,20 +151,20 @@ def test_forbidden_tools_are_not_in_the_prompt(api: OpenAI) -> None:
 def test_tool_results_can_be_sent_back(api: OpenAI) -> None:
     """The client's own message with the call, and the tool's answer, are accepted as messages."""
     question: Any = {"role": "user", "content": "Who is there?"}
-    said: dict[str, Any] = {"tools": TOOLS, "max_tokens": 400, "seed": 1}
-    first = complete_chat(api, **said, messages=[question], tool_choice=NAMED).choices[0].message
-    told = {"role": "tool", "tool_call_id": first.tool_calls[0].id, "content": "added"}
-    messages = [question, first.model_dump(), told]
-    second = complete_chat(api, **{**said, "max_tokens": 8}, messages=messages)
+    fields: dict[str, Any] = {"tools": TOOLS, "max_tokens": 400, "seed": 1}
+    first = complete_chat(api, **fields, messages=[question], tool_choice=NAMED).choices[0].message
+    result = {"role": "tool", "tool_call_id": first.tool_calls[0].id, "content": "added"}
+    messages = [question, first.model_dump(), result]
+    second = complete_chat(api, **{**fields, "max_tokens": 8}, messages=messages)
     assert second.choices[0].message.content
-    asked = {"messages": messages, "tools": TOOLS}
+    body = {"messages": messages, "tools": TOOLS}
     root = str(api.base_url).removesuffix("/v1/")
-    tokens = httpx.post(f"{root}/tokenize", json=asked).json()["count"]
+    tokens = httpx.post(f"{root}/tokenize", json=body).json()["count"]
     assert tokens == second.usage.prompt_tokens
 
 
 @pytest.mark.parametrize(
-    ("field", "said"),
+    ("field", "changes"),
     [
         ("tools", {"tools": [{"type": "function", "function": {
             "name": "f", "parameters": {"type": "objct"}}}], "tool_choice": "required"}),
@@ -166,10 +180,10 @@ def test_tool_results_can_be_sent_back(api: OpenAI) -> None:
     ],
 )  # fmt: skip
 def test_invalid_tools_are_refused_with_the_field(
-    api: OpenAI, field: str, said: dict[str, Any]
+    api: OpenAI, field: str, changes: dict[str, Any]
 ) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
-        complete_chat(api, **said)
+        complete_chat(api, **changes)
     assert caught.value.param == field
     if field == "tools":  # of the client's schema, not of the grammar that we combined from all
         assert "Invalid type: objct" in str(caught.value) and "lark" not in str(caught.value)

@@ -28,9 +28,9 @@ class Way:
 
     def parameters(self, case: Case, tenant: str = "", **more: Any) -> pb.GenerationParameters:
         """The request's parameters; the way's own speculation fields win over those in `more`."""
-        asked = case.parameters(self.strategy, tenant=tenant, **more)
-        asked.speculation.MergeFrom(pb.SpeculationParameters(**self.fields))  # type: ignore[arg-type]
-        return asked
+        parameters = case.parameters(self.strategy, tenant=tenant, **more)
+        parameters.speculation.MergeFrom(pb.SpeculationParameters(**self.fields))  # type: ignore[arg-type]
+        return parameters
 
 
 def ouroboros_with(**on: bool) -> dict[str, object]:
@@ -43,7 +43,7 @@ def _window(window: int, ngram: int, candidates: int) -> shared.LookaheadParamet
 
 
 def _source(name: str) -> dict[str, object]:
-    sources = shared.FusedParameters(**{other: other == name for other in SOURCES})
+    sources = shared.FusedParameters(**{source: source == name for source in SOURCES})
     return {"fused": sources, "max_draft_tokens": 16}
 
 

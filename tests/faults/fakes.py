@@ -30,68 +30,68 @@ def draft(length: int, token_ids: list[int], parents: list[int]) -> Reply:
     return Reply(committed_length=length, draft=tree)
 
 
-def wrong_chain(asked: drafter_pb2.ProposeDraft, chance: random.Random) -> Reply:
-    count = min(asked.max_nodes, asked.max_depth, 4)
-    tokens = [chance.randrange(1, 4096) for _ in range(count)]
-    return draft(asked.committed_length, tokens, list(range(-1, count - 1)))
+def wrong_chain(request: drafter_pb2.ProposeDraft, rng: random.Random) -> Reply:
+    count = min(request.max_nodes, request.max_depth, 4)
+    tokens = [rng.randrange(1, 4096) for _ in range(count)]
+    return draft(request.committed_length, tokens, list(range(-1, count - 1)))
 
 
-def branches(asked: drafter_pb2.ProposeDraft, chance: random.Random) -> Reply:
+def branches(request: drafter_pb2.ProposeDraft, rng: random.Random) -> Reply:
     """A random tree of frequent tokens, so that some branches are accepted."""
     tokens: list[int] = []
     parents: list[int] = []
     depths: list[int] = []
-    while len(tokens) < asked.max_nodes:
-        parent = chance.randrange(-1, len(tokens))
-        token = chance.randrange(1, 400)
+    while len(tokens) < request.max_nodes:
+        parent = rng.randrange(-1, len(tokens))
+        token = rng.randrange(1, 400)
         depth = 1 if parent < 0 else depths[parent] + 1
-        if depth > asked.max_depth or (parent, token) in zip(parents, tokens, strict=True):
+        if depth > request.max_depth or (parent, token) in zip(parents, tokens, strict=True):
             continue
         tokens.append(token)
         parents.append(parent)
         depths.append(depth)
-    return draft(asked.committed_length, tokens, parents)
+    return draft(request.committed_length, tokens, parents)
 
 
-def no_draft(asked: drafter_pb2.ProposeDraft, _: random.Random) -> Reply:
-    return draft(asked.committed_length, [], [])
+def no_draft(request: drafter_pb2.ProposeDraft, _: random.Random) -> Reply:
+    return draft(request.committed_length, [], [])
 
 
-def cycle(asked: drafter_pb2.ProposeDraft, _: random.Random) -> Reply:
-    return draft(asked.committed_length, [5, 6], [1, 0])
+def cycle(request: drafter_pb2.ProposeDraft, _: random.Random) -> Reply:
+    return draft(request.committed_length, [5, 6], [1, 0])
 
 
-def out_of_vocabulary(asked: drafter_pb2.ProposeDraft, _: random.Random) -> Reply:
-    return draft(asked.committed_length, [4096], [-1])
+def out_of_vocabulary(request: drafter_pb2.ProposeDraft, _: random.Random) -> Reply:
+    return draft(request.committed_length, [4096], [-1])
 
 
-def wrong_length(asked: drafter_pb2.ProposeDraft, _: random.Random) -> Reply:
-    return draft(asked.committed_length + 1, [5], [-1])
+def wrong_length(request: drafter_pb2.ProposeDraft, _: random.Random) -> Reply:
+    return draft(request.committed_length + 1, [5], [-1])
 
 
-def too_many(asked: drafter_pb2.ProposeDraft, _: random.Random) -> Reply:
-    count = asked.max_nodes + 1
-    return draft(asked.committed_length, list(range(1, count + 1)), [-1] * count)
+def too_many(request: drafter_pb2.ProposeDraft, _: random.Random) -> Reply:
+    count = request.max_nodes + 1
+    return draft(request.committed_length, list(range(1, count + 1)), [-1] * count)
 
 
-def too_deep(asked: drafter_pb2.ProposeDraft, _: random.Random) -> Reply:
-    count = asked.max_depth + 1
-    return draft(asked.committed_length, [5] * count, list(range(-1, count - 1)))
+def too_deep(request: drafter_pb2.ProposeDraft, _: random.Random) -> Reply:
+    count = request.max_depth + 1
+    return draft(request.committed_length, [5] * count, list(range(-1, count - 1)))
 
 
-def uneven_lengths(asked: drafter_pb2.ProposeDraft, _: random.Random) -> Reply:
-    return draft(asked.committed_length, [5, 6], [-1])
+def uneven_lengths(request: drafter_pb2.ProposeDraft, _: random.Random) -> Reply:
+    return draft(request.committed_length, [5, 6], [-1])
 
 
-def garbage_estimates(asked: drafter_pb2.ProposeDraft, chance: random.Random) -> Reply:
-    reply = draft(asked.committed_length, [5], [-1])
-    reply.draft.estimates[0] = chance.choice([float("nan"), float("inf"), -1.0, 2.0])
+def garbage_estimates(request: drafter_pb2.ProposeDraft, rng: random.Random) -> Reply:
+    reply = draft(request.committed_length, [5], [-1])
+    reply.draft.estimates[0] = rng.choice([float("nan"), float("inf"), -1.0, 2.0])
     return reply
 
 
-def huge_counts(asked: drafter_pb2.ProposeDraft, chance: random.Random) -> Reply:
+def huge_counts(request: drafter_pb2.ProposeDraft, rng: random.Random) -> Reply:
     """An ordinary draft, with counts and times larger than their fields should ever hold."""
-    reply = wrong_chain(asked, chance)
+    reply = wrong_chain(request, rng)
     reply.proposed_nodes = reply.timings.forwards = 2**32 - 1
     reply.timings.service_ns = reply.timings.forward_ns = 2**64 - 1
     return reply
@@ -116,7 +116,7 @@ class FakeDrafter(drafter_pb2_grpc.DrafterServicer):
         return drafter_pb2.DrafterInfoResponse(model=self._info)
 
     async def Draft(self, messages: Any, context: Any) -> AsyncIterator[Reply]:
-        chance = random.Random(7)
+        rng = random.Random(7)
         async for message in messages:
             kind = message.WhichOneof("kind")
             if kind == "close":
@@ -130,7 +130,7 @@ class FakeDrafter(drafter_pb2_grpc.DrafterServicer):
                 self.asked += 1
                 await asyncio.sleep(self.delay_s)
                 try:
-                    reply = self._behavior(message.propose, chance)
+                    reply = self._behavior(message.propose, rng)
                 except SessionLost as error:
                     await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
                 except RuntimeError as error:
@@ -176,10 +176,10 @@ class ScriptedVerifier(verifier_pb2_grpc.VerifierServicer):
                 nodes = len(message.verify.draft.token_ids)
                 if max(message.verify.draft.token_ids, default=0) >= self._vocabulary_size:
                     raise InvalidInput("draft.token_ids[0]", "must be in the vocabulary", nodes)
-                said = self._accepted if kind == "verify" else ()
+                accepted = self._accepted if kind == "verify" else ()
                 self._accepted = () if kind == "verify" else self._accepted
                 verdict = shared.Verdict(
-                    accepted_nodes=said,
+                    accepted_nodes=accepted,
                     emitted_token_ids=[length],
                     root_prediction=length,
                     node_predictions=[0] * nodes,
@@ -237,12 +237,12 @@ class FlakyVerifier(verifier_pb2_grpc.VerifierServicer):
 @asynccontextmanager
 async def black_hole() -> AsyncIterator[str]:
     """Accepts connections and never sends a byte."""
-    taken: list[asyncio.StreamWriter] = []
-    server = await asyncio.start_server(lambda _, writer: taken.append(writer), "127.0.0.1", 0)
+    writers: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(lambda _, writer: writers.append(writer), "127.0.0.1", 0)
     try:
         yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
-        for writer in taken:
+        for writer in writers:
             writer.close()
         server.close()
 

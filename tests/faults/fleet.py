@@ -43,8 +43,8 @@ class Orchestrator(ServiceProcess):
 class Fleet:
     """The processes v1, v2, d1, d2 and the orchestrators; use as a context manager.
 
-    With `wired` the orchestrators reach all other services through the proxies in `wires`. `flags`
-    are additional flags by role.
+    With `behind_proxies` the orchestrators reach all other services through the proxies in `wires`.
+    `flags` are additional flags by role.
     """
 
     def __init__(
@@ -52,13 +52,13 @@ class Fleet:
         folder: Path,
         *,
         orchestrators: int = 2,
-        wired: bool = False,
+        behind_proxies: bool = False,
         flags: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self._folder = folder
         self._flags = flags or {}
         self._orchestrators = orchestrators
-        self._wired = wired
+        self._behind_proxies = behind_proxies
         self._ending = ExitStack()
         self.wires: dict[str, TcpProxy] = {}
         self.processes: dict[str, ServiceProcess] = {}
@@ -71,7 +71,7 @@ class Fleet:
                 role = ROLES[name[0]]
                 flags = [*MODEL_FLAGS, *self._flags.get(role, ())]
                 self.processes[name] = ServiceProcess(role, flags, self._folder / name)
-                if self._wired:
+                if self._behind_proxies:
                     proxy = TcpProxy(self.processes[name].address)
                     self.wires[name] = stack.enter_context(proxy)
                 self.processes[name].start()
@@ -97,7 +97,7 @@ class Fleet:
 
     def _listed(self, *names: str) -> str:
         return ",".join(
-            self.wires[name].address if self._wired else self.processes[name].address
+            self.wires[name].address if self._behind_proxies else self.processes[name].address
             for name in names
         )
 
@@ -107,8 +107,8 @@ class Fleet:
 
     def spare(self) -> list[str]:
         """The processes that may be killed: every orchestrator knows the role's other process."""
-        known = {name for name, process in self.processes.items() if _has_joined(process)}
-        return sorted(name for name in known if _twin(name) in known)
+        joined = {name for name, process in self.processes.items() if _has_joined(process)}
+        return sorted(name for name in joined if _twin(name) in joined)
 
     def revive(self, *names: str) -> None:
         """Starts the dead ones among these processes, or among all; returns at once."""

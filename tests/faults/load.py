@@ -54,12 +54,12 @@ class Refused(Exception):
     """The server answered with an error."""
 
 
-def stream_by_grpc(doors: OrchestratorServer, case: Case, strategy: str) -> Pieces:
+def stream_by_grpc(server: OrchestratorServer, case: Case, strategy: str) -> Pieces:
     """Yields token ids as they arrive. Raises Broken or Refused."""
     request = pb.GenerateRequest(
         parameters=case.parameters(strategy, DRAFT_TOKENS, ignore_eos=True)
     )
-    with grpc.insecure_channel(doors.address, options=OWN_CONNECTION) as channel:
+    with grpc.insecure_channel(server.address, options=OWN_CONNECTION) as channel:
         stub = generation_pb2_grpc.GenerationStub(channel)
         try:
             for piece in stub.Generate(request, timeout=CALL_S):
@@ -67,18 +67,18 @@ def stream_by_grpc(doors: OrchestratorServer, case: Case, strategy: str) -> Piec
         except grpc.RpcError as error:
             keys = {key for key, _ in error.trailing_metadata() or ()}
             lost = error.code() is grpc.StatusCode.UNAVAILABLE
-            unsaid = lost and "grpc-status-details-bin" not in keys
-            raise (Broken if unsaid else Refused)(f"{error.code()}: {error.details()}") from None
+            is_broken = lost and "grpc-status-details-bin" not in keys
+            raise (Broken if is_broken else Refused)(f"{error.code()}: {error.details()}") from None
 
 
-def stream_by_http(doors: OrchestratorServer, case: Case, strategy: str) -> Pieces:
+def stream_by_http(server: OrchestratorServer, case: Case, strategy: str) -> Pieces:
     """Yields token ids as they arrive, from the rounds' traces. Raises Broken or Refused."""
     body = {
         "prompt": list(case.prompt), "max_tokens": case.max_tokens, "stream": True,
         "temperature": 0, "seed": 0, "ignore_eos": True, **case.sampling,
         "speculative": {"strategy": strategy, "trace": True},
     }  # fmt: skip
-    url = f"http://{doors.http_address}/v1/completions"
+    url = f"http://{server.http_address}/v1/completions"
     try:
         with httpx.stream("POST", url, json=body, timeout=CALL_S) as answer:
             if answer.status_code != 200:
@@ -114,9 +114,11 @@ def make_cases(count: int = CONCURRENCY, max_tokens: int = MAX_TOKENS) -> list[C
     ]
 
 
-def decode_without_faults(doors: OrchestratorServer, cases: Sequence[Case]) -> list[list[int]]:
+def decode_without_faults(server: OrchestratorServer, cases: Sequence[Case]) -> list[list[int]]:
     """The output of plain decoding without faults, one request at a time."""
-    return [list(itertools.chain(*stream_by_grpc(doors, case, "autoregressive"))) for case in cases]
+    return [
+        list(itertools.chain(*stream_by_grpc(server, case, "autoregressive"))) for case in cases
+    ]
 
 
 @dataclass(slots=True)
@@ -124,7 +126,7 @@ class Tally:
     """What became of the requests."""
 
     answered: int = 0
-    asked_again: int = 0
+    retried: int = 0
     lost: list[str] = field(default_factory=list)
     differing: list[str] = field(default_factory=list)
 
@@ -174,8 +176,8 @@ class Load:
 
     def wait_until_under_way(self) -> None:
         """Returns when every client has received tokens."""
-        for begun in self._begun:
-            assert begun.wait(CALL_S)
+        for event in self._begun:
+            assert event.wait(CALL_S)
 
     def _client(self, index: int) -> None:
         for turn in itertools.count():
@@ -184,47 +186,49 @@ class Load:
             if self._over.is_set():
                 return
 
-    def _ask(self, index: int, door: Door, strategy: str, first: int) -> None:
+    def _ask(self, index: int, stream: Door, strategy: str, first: int) -> None:
         for attempt in range(ATTEMPTS):
             kills = {each: each.kills for each in self._orchestrators}  # before one is chosen
             orchestrator = self._ready_one(first + attempt)
-            said: list[int] = []
-            problem = self._listen(index, door(orchestrator, self._cases[index], strategy), said)
-            self._compare(index, strategy, said, whole=problem is None)
+            received: list[int] = []
+            problem = self._listen(
+                index, stream(orchestrator, self._cases[index], strategy), received
+            )
+            self._compare(index, strategy, received, whole=problem is None)
             if problem is None:
                 return
             if orchestrator.kills == kills[orchestrator]:
                 break
-            self._count(asked_again=1)
+            self._count(retried=1)
             time.sleep(AGAIN_S)
         with self._counting:
             at = time.strftime("%H:%M:%S")
-            self.tally.lost.append(f"{at} {door.__name__} {strategy} case {index}: {problem}")
+            self.tally.lost.append(f"{at} {stream.__name__} {strategy} case {index}: {problem}")
 
     def _ready_one(self, first: int) -> Orchestrator:
         """Chooses as a load balancer does: the next one in turn that is ready."""
         turn = first % len(self._orchestrators)
-        inturn = [*self._orchestrators[turn:], *self._orchestrators[:turn]]
-        return next((each for each in inturn if each.ready), inturn[0])
+        rotated = [*self._orchestrators[turn:], *self._orchestrators[:turn]]
+        return next((each for each in rotated if each.ready), rotated[0])
 
-    def _listen(self, index: int, pieces: Pieces, said: list[int]) -> Broken | Refused | None:
+    def _listen(self, index: int, pieces: Pieces, received: list[int]) -> Broken | Refused | None:
         try:
             for piece in pieces:
-                said += piece
+                received += piece
                 self._begun[index].set()
         except (Broken, Refused) as problem:
             return problem
         return None
 
-    def _compare(self, index: int, strategy: str, said: list[int], *, whole: bool) -> None:
+    def _compare(self, index: int, strategy: str, received: list[int], *, whole: bool) -> None:
         """Compares an answer; a partial one must agree as far as it goes."""
         expected = self._expected[index]
-        if said != (expected if whole else expected[: len(said)]):
+        if received != (expected if whole else expected[: len(received)]):
             with self._counting:
-                self.tally.differing.append(f"case {index}, {strategy}: {said} not {expected}")
+                self.tally.differing.append(f"case {index}, {strategy}: {received} not {expected}")
         self._count(answered=int(whole))
 
-    def _count(self, *, answered: int = 0, asked_again: int = 0) -> None:
+    def _count(self, *, answered: int = 0, retried: int = 0) -> None:
         with self._counting:
             self.tally.answered += answered
-            self.tally.asked_again += asked_again
+            self.tally.retried += retried

@@ -31,47 +31,47 @@ STALLED_S = 300.0
 
 
 def soak(
-    fleet: Fleet, kills: int, chance: random.Random, told: Callable[[str], None] = lambda _: None
+    fleet: Fleet, kills: int, rng: random.Random, report: Callable[[str], None] = lambda _: None
 ) -> Counter[str]:
     """Kills this many processes and freezes others; returns the number of faults by kind.
 
-    Calls `told` at every kill. Fails if for minutes no replica can be spared.
+    Calls `report` at every kill. Fails if for minutes no replica may be killed.
     """
-    done: Counter[str] = Counter()
+    faults: Counter[str] = Counter()
     with Supervisor(fleet):
-        while done.total() - _freezes(done) < kills:
-            name = _victim(fleet, chance)
+        while faults.total() - _freezes(faults) < kills:
+            name = _victim(fleet, rng)
             role = fleet.processes[name].role
-            if chance.randrange(FREEZES_EVERY) == 0:
-                fleet.freeze(name, chance.uniform(0.1, LONGEST_FREEZE_S))
-                done[f"{role} frozen"] += 1
+            if rng.randrange(FREEZES_EVERY) == 0:
+                fleet.freeze(name, rng.uniform(0.1, LONGEST_FREEZE_S))
+                faults[f"{role} frozen"] += 1
             else:
                 fleet.processes[name].kill()
-                done[f"{role} killed"] += 1
-                told(f"{role} killed")
-            time.sleep(chance.uniform(0, LONGEST_PAUSE_S))
-    return done
+                faults[f"{role} killed"] += 1
+                report(f"{role} killed")
+            time.sleep(rng.uniform(0, LONGEST_PAUSE_S))
+    return faults
 
 
-def _freezes(done: Counter[str]) -> int:
-    return sum(count for what, count in done.items() if what.endswith("frozen"))
+def _freezes(faults: Counter[str]) -> int:
+    return sum(count for fault, count in faults.items() if fault.endswith("frozen"))
 
 
-def _victim(fleet: Fleet, chance: random.Random) -> str:
+def _victim(fleet: Fleet, rng: random.Random) -> str:
     deadline = time.monotonic() + STALLED_S
     while not (spare := fleet.spare()):
         assert time.monotonic() < deadline, "nobody has come back"
         time.sleep(0.02)
-    return chance.choice(spare)
+    return rng.choice(spare)
 
 
-def summarize(done: Counter[str], tally: Tally, seconds: float) -> str:
+def summarize(counts: Counter[str], tally: Tally, seconds: float) -> str:
     """The faults and what the clients saw of them."""
-    faults = ", ".join(f"{count} times {what}" for what, count in sorted(done.items()))
+    faults = ", ".join(f"{count} times {fault}" for fault, count in sorted(counts.items()))
     return (
         f"in {seconds:.0f} s: {faults}\n"
         f"{tally.answered} requests answered, {CONCURRENCY} at a time; "
-        f"{tally.asked_again} connections lost with their orchestrator and asked again\n"
+        f"{tally.retried} connections lost with their orchestrator and asked again\n"
         f"requests lost: {len(tally.lost)}; outputs that differ: {len(tally.differing)}"
     )
 
@@ -91,16 +91,16 @@ def run(kills: int, seed: int) -> int:
         ):
             bar = progress.add_task("", total=kills)
 
-            def told(what: str) -> None:
+            def report(fault: str) -> None:
                 tally = load.tally
-                text = f"{what}; {tally.answered} answered, {len(tally.lost)} lost"
+                text = f"{fault}; {tally.answered} answered, {len(tally.lost)} lost"
                 progress.update(bar, advance=1, description=text)
 
-            done = soak(fleet, kills, random.Random(seed), told)
+            faults = soak(fleet, kills, random.Random(seed), report)
         fleet.wait_until_complete()
         fleet.wait_until_free()
         tally = load.tally
-        console.print(summarize(done, tally, time.monotonic() - started), highlight=False)
+        console.print(summarize(faults, tally, time.monotonic() - started), highlight=False)
         for problem in [*tally.lost, *tally.differing][:20]:
             console.print(problem, highlight=False)
     return 1 if tally.lost or tally.differing else 0
@@ -111,9 +111,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.soak", description=__doc__)
     parser.add_argument("--kills", type=int, default=KILLS)
     parser.add_argument("--seed", type=int, default=1)
-    chosen = parser.parse_args()
+    options = parser.parse_args()
     prefer_passive_waiting()
-    return run(chosen.kills, chosen.seed)
+    return run(options.kills, options.seed)
 
 
 if __name__ == "__main__":

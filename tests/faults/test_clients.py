@@ -44,10 +44,10 @@ def test_sessions_of_vanished_clients_are_freed(
         wires = [TcpProxy(orchestrator.address), TcpProxy(orchestrator.http_address)]
         for wire in wires:
             stack.enter_context(wire)
-        doors = Proxies(*(wire.address for wire in wires))
+        proxies = Proxies(*(wire.address for wire in wires))
         streams = [
-            door(doors, Case(case.prompt, LONG, case.sampling), "fused")
-            for case, door in zip(requests[:8], DOORS * 4, strict=True)
+            open_stream(proxies, Case(case.prompt, LONG, case.sampling), "fused")
+            for case, open_stream in zip(requests[:8], DOORS * 4, strict=True)
         ]
         for stream in streams:
             assert next(stream) is not None
@@ -80,8 +80,10 @@ def test_unread_streams_end_and_free_their_sessions(
         for reader in slow:
             assert reader.tokens() == LONG
         for case, call in zip(requests[:2], calls, strict=True):
-            said = [token for piece in call for token in piece.token_ids]
-            assert said == all_tokens(stream_by_grpc(orchestrator, _long(case), "autoregressive"))
+            token_ids = [token for piece in call for token in piece.token_ids]
+            assert token_ids == all_tokens(
+                stream_by_grpc(orchestrator, _long(case), "autoregressive")
+            )
 
 
 class SlowReader:
@@ -121,8 +123,10 @@ def call_with_unread_messages(
 ) -> Iterator[Any]:
     """The messages of a running call, of which only the first has been read."""
     channel = stack.enter_context(grpc.insecure_channel(orchestrator.address))
-    said = _long(case).parameters("autoregressive", ignore_eos=True)
-    call = generation_pb2_grpc.GenerationStub(channel).Generate(pb.GenerateRequest(parameters=said))
+    parameters = _long(case).parameters("autoregressive", ignore_eos=True)
+    call = generation_pb2_grpc.GenerationStub(channel).Generate(
+        pb.GenerateRequest(parameters=parameters)
+    )
     return itertools.chain([next(call)], call)
 
 

@@ -17,7 +17,7 @@ PATIENCE_S = 180.0
 @pytest.fixture(scope="module")
 def fleet_behind_proxies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """A fleet with one orchestrator, which reaches every other service through its own proxy."""
-    with Fleet(tmp_path_factory.mktemp("wired"), orchestrators=1, wired=True) as fleet:
+    with Fleet(tmp_path_factory.mktemp("wired"), orchestrators=1, behind_proxies=True) as fleet:
         yield fleet
 
 
@@ -55,6 +55,8 @@ def test_silent_connections_are_detected_by_keepalive(
     load.tally.assert_none_lost()  # although the proxy still holds everything back
     fleet_behind_proxies.wait_until_free()
     fleet_behind_proxies.wires[name].release()
-    with Load(fleet_behind_proxies.orchestrators, requests, fault_free_outputs, once=True) as again:
+    with Load(
+        fleet_behind_proxies.orchestrators, requests, fault_free_outputs, once=True
+    ) as second_load:
         pass
-    again.tally.assert_none_lost()
+    second_load.tally.assert_none_lost()

@@ -36,21 +36,21 @@ def test_services_run_when_logs_cannot_be_written(
     tmp_path: Path, requests: list[Case], fault_free_outputs: list[list[int]]
 ) -> None:
     """Both start, answer, survive the verifier's restart, and end with status 0."""
-    silent = UnloggedServices(tmp_path)
-    both = (silent.verifier, silent.orchestrator)
+    unlogged = UnloggedServices(tmp_path)
+    both = (unlogged.verifier, unlogged.orchestrator)
     try:
         for process in both:
             process.start()
         for process in both:
             process.wait_until_ready()
-        for door in DOORS:
-            pieces = door(silent, requests[0], "ouroboros")
-            said = list(next(pieces))
-            silent.verifier.kill()
-            silent.verifier.start()
-            said += [token for piece in pieces for token in piece]
-            assert said == fault_free_outputs[0]
-            silent.verifier.wait_until_ready()
+        for stream in DOORS:
+            pieces = stream(unlogged, requests[0], "ouroboros")
+            received = list(next(pieces))
+            unlogged.verifier.kill()
+            unlogged.verifier.start()
+            received += [token for piece in pieces for token in piece]
+            assert received == fault_free_outputs[0]
+            unlogged.verifier.wait_until_ready()
         for process in reversed(both):
             process.send(signal.SIGTERM)
             assert process.wait_for_exit() == 0

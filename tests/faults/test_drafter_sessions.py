@@ -50,12 +50,12 @@ async def test_unanswering_drafter_costs_no_time() -> None:
         replicas(address) as known,
         drafter_session(known) as session,
     ):
-        began = time.monotonic()
+        started = time.monotonic()
         session.open(PROMPT)
         for _ in range(5):
             assert not await can_propose(session)
         await session.close()
-        assert time.monotonic() - began < AT_ONCE_S
+        assert time.monotonic() - started < AT_ONCE_S
         (replica,) = known.by_preference()
         assert replica.sessions == 0
 
@@ -69,9 +69,9 @@ async def test_hanging_drafter_is_avoided_and_used_again_when_healthy() -> None:
             await asyncio.sleep(0.01)
         (replica,) = known.by_preference()
         assert replica.failures == 1 and replica.is_resting
-        began = time.monotonic()
+        started = time.monotonic()
         assert not await can_propose(session)
-        assert time.monotonic() - began < AT_ONCE_S and fake.asked == 1
+        assert time.monotonic() - started < AT_ONCE_S and fake.asked == 1
         fake.delay_s = 0.0
         assert await becomes_ready(session)
         assert replica.failures == 0 and not replica.is_resting
@@ -88,9 +88,9 @@ async def test_rounds_go_on_without_a_drafter_that_is_still_prefilling() -> None
         await eventually(lambda: replica.is_connected)
         assert not await can_propose(session)  # this round waits once, as long as for an answer
         while not session.is_ready:
-            asked = time.monotonic()
+            started = time.monotonic()
             assert not await can_propose(session)
-            longest = max(longest, time.monotonic() - asked)
+            longest = max(longest, time.monotonic() - started)
             await asyncio.sleep(0.01)
         assert longest < AT_ONCE_S
         assert time.monotonic() - began > 1.5 * DRAFT_TIMEOUT_S
@@ -100,14 +100,14 @@ async def test_rounds_go_on_without_a_drafter_that_is_still_prefilling() -> None
 
 async def test_session_freed_by_the_drafter_is_reopened_at_once() -> None:
     """A session freed for being idle is no failure of the drafter, for other requests either."""
-    lost = iter([True])
+    losses = iter([True])
 
-    def once_gone(propose: Any, chance: random.Random) -> Any:
-        if next(lost, False):
+    def propose_after_loss(request: Any, rng: random.Random) -> Any:
+        if next(losses, False):
             raise SessionLost("idle")
-        return fakes.wrong_chain(propose, chance)
+        return fakes.wrong_chain(request, rng)
 
-    fake = fakes.FakeDrafter(None, once_gone)
+    fake = fakes.FakeDrafter(None, propose_after_loss)
     async with session_with(fake) as (session, known):
         (replica,) = known
         session.open(PROMPT)
@@ -137,14 +137,14 @@ async def test_failed_drafter_is_tried_by_one_request_at_a_time() -> None:
 WRONG = [fakes.too_deep, fakes.wrong_length, fakes.too_many, fakes.cycle, fakes.out_of_vocabulary]
 
 
-@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.__name__)
+@pytest.mark.parametrize("invalid", WRONG, ids=lambda invalid: invalid.__name__)
 async def test_invalid_draft_is_not_passed_on(
-    wrong: fakes.Behavior,
+    invalid: fakes.Behavior,
 ) -> None:
     """A verifier would refuse an invalid draft or judge it elsewhere. The round has no draft."""
-    once = iter([wrong])
+    replies = iter([invalid])
     fake = fakes.FakeDrafter(
-        None, lambda asked, chance: next(once, fakes.wrong_chain)(asked, chance)
+        None, lambda request, rng: next(replies, fakes.wrong_chain)(request, rng)
     )
     async with session_with(fake) as (session, known):
         (replica,) = known
@@ -175,24 +175,24 @@ async def test_offers_omit_tokens_that_the_draft_model_lacks() -> None:
     """The drafter would refuse them and be avoided: one request's phrases stopped all drafts."""
     offered: list[tuple[list[int], list[int]]] = []
 
-    def noting(asked: drafter_pb2.ProposeDraft, _: random.Random) -> fakes.Reply:
-        offered.append((list(asked.offer.token_ids), list(asked.offer.parents)))
-        return fakes.draft(asked.committed_length, [5], [ROOT])
+    def record_offer(request: drafter_pb2.ProposeDraft, _: random.Random) -> fakes.Reply:
+        offered.append((list(request.offer.token_ids), list(request.offer.parents)))
+        return fakes.draft(request.committed_length, [5], [ROOT])
 
     offer = DraftTree((7, 100, 8, 9), (ROOT, ROOT, 1, 0), (0.5,) * 4, (TokenSource.PHRASE,) * 4)
-    async with session_with_vocabulary(100, noting) as (session, _):
+    async with session_with_vocabulary(100, record_offer) as (session, _):
         assert (await session.propose(PROMPT, None, BUDGET, offer)).tree.token_ids == (5,)
     assert offered == [([7, 9], [ROOT, 0])]
 
 
 async def test_drafts_omit_tokens_that_only_the_draft_model_has() -> None:
     """Unused rows of the output layer may be drafted at high temperatures; that is no fault."""
-    beyond = TARGET.vocabulary_size
+    unknown_token = TARGET.vocabulary_size
 
-    def padded(asked: drafter_pb2.ProposeDraft, _: random.Random) -> fakes.Reply:
-        return fakes.draft(asked.committed_length, [5, beyond, 6, 7], [ROOT, ROOT, 1, 0])
+    def padded(request: drafter_pb2.ProposeDraft, _: random.Random) -> fakes.Reply:
+        return fakes.draft(request.committed_length, [5, unknown_token, 6, 7], [ROOT, ROOT, 1, 0])
 
-    async with session_with_vocabulary(beyond + 1, padded) as (session, replica):
+    async with session_with_vocabulary(unknown_token + 1, padded) as (session, replica):
         draft = await session.propose(PROMPT, None, BUDGET)
         assert (draft.tree.token_ids, draft.tree.parents) == ((5, 7), (ROOT, 0))
         assert replica.failures == 0

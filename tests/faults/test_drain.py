@@ -34,7 +34,7 @@ def test_orchestrator_finishes_running_requests_on_sigterm(
         load.wait_until_under_way()
         fleet.processes[name].send(signal.SIGTERM)
     load.tally.assert_none_lost()
-    assert load.tally.answered == len(requests) and not load.tally.asked_again
+    assert load.tally.answered == len(requests) and not load.tally.retried
     assert fleet.processes[name].wait_for_exit() == 0
     assert fleet.log("orchestrator").count("verifier session lost") == reopened
 
@@ -49,15 +49,15 @@ class StoppingVerifier(verifier_pb2_grpc.VerifierServicer):
 
 async def test_session_refused_by_a_stopping_verifier_goes_to_another() -> None:
     async with (
-        fakes.listening(add_verifier, StoppingVerifier()) as stops,
-        fakes.listening(add_verifier, fakes.ScriptedVerifier()) as stays,
+        fakes.listening(add_verifier, StoppingVerifier()) as stopping,
+        fakes.listening(add_verifier, fakes.ScriptedVerifier()) as running,
     ):
-        for order in ((stops, stays), (stays, stops)):
+        for order in ((stopping, running), (running, stopping)):
             async with replicas(*order) as known:
                 session = VerifierSession(known, session_terms(), reopen_for_s=1)
                 assert (await session.open(PROMPT)).verdict.emitted_token_ids
                 await session.close()
-        async with replicas(stops) as known:
+        async with replicas(stopping) as known:
             with pytest.raises(Unavailable, match=NOT_REACHED):
                 await VerifierSession(known, session_terms(), reopen_for_s=1).open(PROMPT)
 
@@ -69,8 +69,8 @@ async def test_sessions_opened_while_one_verifier_stops_are_served() -> None:
     await server.listen()
     await server.ready()
     async with (
-        fakes.listening(add_verifier, fakes.ScriptedVerifier()) as stays,
-        replicas(server.address, stays) as known,
+        fakes.listening(add_verifier, fakes.ScriptedVerifier()) as running,
+        replicas(server.address, running) as known,
     ):
         for replica in known:  # a replica without a connection is chosen last
             await replica.channel.channel_ready()

@@ -45,24 +45,24 @@ async def fallback_reason(session: DrafterSession, committed: Sequence[int] = PR
 
 @pytest.mark.parametrize("reason", ["no_answer", "invalid_input"])
 async def test_hanging_and_invalid_drafters_are_counted(reason: str) -> None:
-    def nonsense(asked: drafter_pb2.ProposeDraft, _: object) -> fakes.Reply:
-        return fakes.draft(asked.committed_length, [1, 2], [5, 9])
+    def invalid_draft(request: drafter_pb2.ProposeDraft, _: object) -> fakes.Reply:
+        return fakes.draft(request.committed_length, [1, 2], [5, 9])
 
     hangs = reason == "no_answer"
     limit = 0.3 if hangs else 30.0
-    fake = fakes.FakeDrafter(None, nonsense, delay_s=3600 if hangs else 0)
+    fake = fakes.FakeDrafter(None, invalid_draft, delay_s=3600 if hangs else 0)
     async with fakes.listening(add_drafter, fake) as address, replicas(address) as known:
         session = DrafterSession(known, session_terms(answer_timeout_s=limit), target=TARGET)
         assert await fallback_reason(session) == "no_session"
-        while (found := await fallback_reason(session)) == "opening":
+        while (observed := await fallback_reason(session)) == "opening":
             await asyncio.sleep(0.01)
-        assert found == reason
+        assert observed == reason
         assert await fallback_reason(session) == "no_session"
         await session.close()
 
 
-def one_node(asked: drafter_pb2.ProposeDraft, _: object) -> fakes.Reply:
-    return fakes.draft(asked.committed_length, [1], [-1])
+def one_node(request: drafter_pb2.ProposeDraft, _: object) -> fakes.Reply:
+    return fakes.draft(request.committed_length, [1], [-1])
 
 
 @contextlib.asynccontextmanager
@@ -84,15 +84,15 @@ async def test_text_beyond_the_draft_models_context_does_not_blame_the_drafter()
         session = DrafterSession(known, session_terms(), target=TARGET)
         long = DrafterSession(known, session_terms(), target=TARGET)
         assert await becomes_ready(session)
-        asked = fake.asked
+        requests = fake.asked
         assert await fallback_reason(session, range(6)) == "context"
         long.open(range(6))
         assert not long.is_requested
         assert await fallback_reason(long, range(6)) == "context"
-        assert fake.asked == asked and not replica.is_resting and not replica.sessions
-        other = DrafterSession(known, session_terms(), target=TARGET)
-        assert await becomes_ready(other)
-        for each in (session, long, other):
+        assert fake.asked == requests and not replica.is_resting and not replica.sessions
+        second = DrafterSession(known, session_terms(), target=TARGET)
+        assert await becomes_ready(second)
+        for each in (session, long, second):
             await each.close()
 
 
@@ -111,7 +111,7 @@ async def test_no_session_is_opened_for_text_beyond_the_draft_models_context() -
 async def test_request_refused_by_a_drafter_is_not_retried_and_blames_no_drafter() -> None:
     """A drafter may refuse a request, as for a bias on a token that the draft model lacks."""
 
-    def refuse(asked: drafter_pb2.ProposeDraft, _: object) -> fakes.Reply:
+    def refuse(request: drafter_pb2.ProposeDraft, _: object) -> fakes.Reply:
         raise InvalidInput("sampling.logit_bias", "must name tokens below 96", 100)
 
     fake = fakes.FakeDrafter(None, refuse)
@@ -119,9 +119,9 @@ async def test_request_refused_by_a_drafter_is_not_retried_and_blames_no_drafter
         (replica,) = known
         session = DrafterSession(known, session_terms(), target=TARGET)
         session.open(PROMPT)
-        while (found := await fallback_reason(session)) == "opening":
+        while (observed := await fallback_reason(session)) == "opening":
             await asyncio.sleep(0.01)
-        assert found == "invalid_input"
+        assert observed == "invalid_input"
         assert await fallback_reason(session) == "refused"
         assert fake.asked == 1 and not replica.is_resting and not replica.sessions
         await session.close()

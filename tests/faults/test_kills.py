@@ -29,9 +29,9 @@ def test_kills_and_freezes_lose_no_request_and_change_no_token(
     """A short form of the soak of `make test-faults`."""
     with Load(fleet.orchestrators, requests, fault_free_outputs) as load:
         load.wait_until_under_way()
-        done = soak(fleet, KILLS, random.Random(SEED))
+        faults = soak(fleet, KILLS, random.Random(SEED))
     load.tally.assert_none_lost()
-    assert done.total() >= KILLS
+    assert faults.total() >= KILLS
 
 
 def test_missing_verifier_is_reported_at_once_by_grpc_and_http(
@@ -54,9 +54,11 @@ def test_missing_verifier_is_reported_at_once_by_grpc_and_http(
     until(lambda: httpx.get(f"{url}/ready").status_code == 503, PATIENCE_S)
     fleet.wait_until_complete()
     until(lambda: httpx.get(f"{url}/ready").status_code == 200, PATIENCE_S)
-    for door in (stream_by_grpc, stream_by_http):
-        said = [token for piece in door(orchestrator, requests[0], "fused") for token in piece]
-        assert said == fault_free_outputs[0]
+    for stream in (stream_by_grpc, stream_by_http):
+        token_ids = [
+            token for piece in stream(orchestrator, requests[0], "fused") for token in piece
+        ]
+        assert token_ids == fault_free_outputs[0]
 
 
 @pytest.fixture(scope="module")

@@ -92,17 +92,17 @@ def test_random_bytes_cause_no_unexpected_error(
 ) -> None:
     """Random bytes, and a valid request with some bytes changed, cause no unexpected error."""
     whole = method.input_type._concrete_class
-    right = whole()
+    valid = whole()
     if method.name.startswith("Generate"):
-        right.parameters.CopyFrom(requests[0].parameters("fused"))
-    right_bytes = right.SerializeToString()
+        valid.parameters.CopyFrom(requests[0].parameters("fused"))
+    valid_bytes = valid.SerializeToString()
 
     @FEW
-    @given(st.binary(max_size=40), st.integers(0, max(len(right_bytes) - 1, 0)))
+    @given(st.binary(max_size=40), st.integers(0, max(len(valid_bytes) - 1, 0)))
     def some(data: bytes, at: int) -> None:
-        for said in (data, right_bytes[:at] + data[:3] + right_bytes[at + 3 :]):
-            error = send_bytes(channels[name], method, said, MUTATED_S)
-            assert error is None or error.code() in FORESEEN, (said, error)
+        for mutated in (data, valid_bytes[:at] + data[:3] + valid_bytes[at + 3 :]):
+            error = send_bytes(channels[name], method, mutated, MUTATED_S)
+            assert error is None or error.code() in FORESEEN, (mutated, error)
 
     some()
     for role in ("orchestrator", "drafter", "verifier"):
@@ -121,7 +121,7 @@ def test_malformed_http_is_answered_or_disconnected(fleet: Fleet) -> None:
     orchestrator = fleet.orchestrators[0]
     host, _, port = orchestrator.http_address.rpartition(":")
 
-    def say(data: bytes) -> None:
+    def send(data: bytes) -> None:
         with socket.create_connection((host, int(port)), timeout=CALL_S) as connection:
             connection.sendall(data)
             connection.shutdown(socket.SHUT_WR)
@@ -131,11 +131,11 @@ def test_malformed_http_is_answered_or_disconnected(fleet: Fleet) -> None:
     @FEW
     @given(st.binary(max_size=60))
     def any_bytes(data: bytes) -> None:
-        say(data)
-        say(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n" + data + b"\r\n\r\n")
+        send(data)
+        send(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n" + data + b"\r\n\r\n")
 
     for data in RAW:
-        say(data)
+        send(data)
     any_bytes()
     assert httpx.get(f"http://{orchestrator.http_address}/health").status_code == 200
 

@@ -42,16 +42,16 @@ def test_killed_rank_ends_its_service_but_no_request(
 
 
 def test_killed_leader_leaves_no_rank_running(split_fleet: Fleet) -> None:
-    left = follower(split_fleet, "v1")
+    rank = follower(split_fleet, "v1")
     split_fleet.processes["v1"].kill()
-    until(lambda: not left.is_running(), GONE_S)
+    until(lambda: not rank.is_running(), GONE_S)
     split_fleet.wait_until_complete()
 
 
 def test_sigterm_ends_all_ranks_with_status_0(split_fleet: Fleet) -> None:
     """SIGTERM to all processes, as service managers send it, ends the service with status 0."""
-    left = follower(split_fleet, "v2")
-    left.send_signal(signal.SIGTERM)
+    rank = follower(split_fleet, "v2")
+    rank.send_signal(signal.SIGTERM)
     split_fleet.processes["v2"].send(signal.SIGTERM)
     assert split_fleet.processes["v2"].wait_for_exit(GONE_S) == 0
-    assert not left.is_running()
+    assert not rank.is_running()

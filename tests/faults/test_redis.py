@@ -64,15 +64,15 @@ def test_redis_faults_change_no_token(
     phrases: RedisFleet, requests: list[Case], fault_free_outputs: list[list[int]], fault: str
 ) -> None:
     """The same tokens during and after the fault; memory does not grow with unsent phrases."""
-    fleet, (begins, ends) = phrases.fleet, FAULTS[fault]
+    fleet, (start_fault, end_fault) = phrases.fleet, FAULTS[fault]
     with Load(fleet.orchestrators, requests, fault_free_outputs) as load:
         load.wait_until_under_way()
         before = fleet.memory()
-        begins(phrases)
+        start_fault(phrases)
         try:
             wait_for_more_answers(load)
         finally:
-            ends(phrases)
+            end_fault(phrases)
         wait_for_more_answers(load)
     load.tally.assert_none_lost()
     fleet.wait_until_free()
@@ -83,5 +83,5 @@ def test_redis_faults_change_no_token(
 
 def wait_for_more_answers(load: Load) -> None:
     """Returns after two answers per client; half of those requests began after this call."""
-    enough = load.tally.answered + 32
-    until(lambda: load.tally.answered >= enough, PATIENCE_S)
+    target = load.tally.answered + 32
+    until(lambda: load.tally.answered >= target, PATIENCE_S)

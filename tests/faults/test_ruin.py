@@ -34,17 +34,17 @@ def test_requests_that_no_verifier_can_run_end_no_other_request(
     verifiers = [failing_fleet.processes[name] for name in ("v1", "v2")]
     places = [verifier.log_file.with_name(SICK) for verifier in verifiers]
     (prompt,) = held_out_prompts(1, longest=LONG)
-    doors = failing_fleet.orchestrators[0]
+    orchestrator = failing_fleet.orchestrators[0]
     for place in places:
         place.write_text(str(LONG - 1))
     for _ in range(MAX_CONSECUTIVE_FAILURES + 1):
         with pytest.raises(Refused, match="internal error"):
-            list(stream_by_grpc(doors, Case(prompt, 1), AUTOREGRESSIVE))
-    assert decode_without_faults(doors, requests[:1]) == fault_free_outputs[:1]
+            list(stream_by_grpc(orchestrator, Case(prompt, 1), AUTOREGRESSIVE))
+    assert decode_without_faults(orchestrator, requests[:1]) == fault_free_outputs[:1]
     assert all(verifier.alive for verifier in verifiers)
     for place in places:
         place.unlink()
-    assert list(stream_by_grpc(doors, Case(prompt, 1), AUTOREGRESSIVE))
+    assert list(stream_by_grpc(orchestrator, Case(prompt, 1), AUTOREGRESSIVE))
 
 
 def test_verifier_whose_forwards_all_fail_ends_but_no_request(
@@ -60,5 +60,5 @@ def test_verifier_whose_forwards_all_fail_ends_but_no_request(
         sick.unlink()
         failing_fleet.wait_until_complete()
     load.tally.assert_none_lost()
-    (said,) = (line for line in verifier.log().splitlines() if "forwards go on to fail" in line)
-    assert "illegal memory access" in said
+    (log_line,) = (line for line in verifier.log().splitlines() if "forwards go on to fail" in line)
+    assert "illegal memory access" in log_line

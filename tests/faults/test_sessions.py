@@ -111,18 +111,18 @@ class Incapable(fakes.ScriptedVerifier):
 
 async def test_text_that_no_verifier_can_run_is_not_retried_endlessly() -> None:
     """Each attempt would be a forward pass that fails for all sessions in it."""
-    poor, worse = Incapable(len(PROMPT)), Incapable(len(PROMPT))
+    first_verifier, second_verifier = Incapable(len(PROMPT)), Incapable(len(PROMPT))
     async with (
-        fakes.listening(add_verifier, poor) as first,
-        fakes.listening(add_verifier, worse) as second,
+        fakes.listening(add_verifier, first_verifier) as first,
+        fakes.listening(add_verifier, second_verifier) as second,
         replicas(first, second) as known,
     ):
         session = VerifierSession(known, session_terms(), reopen_for_s=60)
         await session.open(PROMPT)
         with pytest.raises(Unavailable, match="internal error"):
             await session.verify((*PROMPT, 1), EMPTY_TREE)
-        assert poor.failures == worse.failures == MAX_FAILURES
-        poor.most = worse.most = 2 * len(PROMPT)
+        assert first_verifier.failures == second_verifier.failures == MAX_FAILURES
+        first_verifier.most = second_verifier.most = 2 * len(PROMPT)
         session = VerifierSession(known, session_terms(), reopen_for_s=60)
         await session.open(PROMPT)
         assert (await session.verify((*PROMPT, 1), EMPTY_TREE)).verdict.emitted_token_ids
@@ -136,12 +136,12 @@ async def test_session_that_shared_a_failed_forward_goes_on() -> None:
         sessions = [VerifierSession(known, session_terms(), reopen_for_s=60) for _ in range(3)]
         for session in sessions:
             await session.open(PROMPT)
-        going_on = [
+        rounds = [
             asyncio.create_task(session.verify((*PROMPT, 1), EMPTY_TREE)) for session in sessions
         ]
         await eventually(lambda: fake.failures >= 2 * len(sessions))
         fake.most = 2 * len(PROMPT)  # the text at fault has gone
-        for task, session in zip(going_on, sessions, strict=True):
+        for task, session in zip(rounds, sessions, strict=True):
             assert (await task).verdict.emitted_token_ids
             await session.close()
 
@@ -167,15 +167,15 @@ async def test_reopened_session_has_a_new_id() -> None:
 async def test_replica_with_another_model_is_skipped(changed: dict[str, str]) -> None:
     """Another format counts as another model: such a replica used to resume the text."""
     async with (
-        fakes.listening(add_verifier, OtherModel(model_info(**changed))) as other,
-        fakes.listening(add_verifier, fakes.ScriptedVerifier()) as right,
+        fakes.listening(add_verifier, OtherModel(model_info(**changed))) as other_model,
+        fakes.listening(add_verifier, fakes.ScriptedVerifier()) as same_model,
     ):
-        async with replicas(other, right) as known:
+        async with replicas(other_model, same_model) as known:
             for _ in range(6):
                 session = VerifierSession(known, session_terms(), reopen_for_s=1)
                 assert (await session.open(PROMPT)).verdict.emitted_token_ids
                 await session.close()
-        async with replicas(other) as known:
+        async with replicas(other_model) as known:
             with pytest.raises(Mismatch):
                 await VerifierSession(known, session_terms(), reopen_for_s=1).open(PROMPT)
 
@@ -197,12 +197,12 @@ async def test_full_and_dead_verifiers_give_a_retry_hint(
     hints: tuple[float, ...],
 ) -> None:
     """The last replica's error used to be returned, and the retry hint was lost."""
-    async with AsyncExitStack() as life:
+    async with AsyncExitStack() as stack:
         async with fakes.listening(add_verifier, fakes.ScriptedVerifier()) as dead:
             pass
         addresses = [
-            await life.enter_async_context(fakes.listening(add_verifier, FullVerifier(hint)))
-            for hint in hints
+            await stack.enter_async_context(fakes.listening(add_verifier, FullVerifier(retry_hint)))
+            for retry_hint in hints
         ]
         for order in ([*addresses, dead], [dead, *addresses]):
             async with replicas(*order) as known:
@@ -216,14 +216,14 @@ async def test_replicas_that_joined_are_tried_and_those_that_left_are_not() -> N
     """The replicas known when the first was asked may have changed by the time that it fails."""
     fake = fakes.ScriptedVerifier()
     async with (
-        AsyncExitStack() as life,
+        AsyncExitStack() as stack,
         fakes.listening(add_verifier, fakes.ScriptedVerifier()) as leaving,
         fakes.listening(add_verifier, fake) as joining,
     ):
         hangs = fakes.ScriptedVerifier(hangs_at=0)
-        dying = await life.enter_async_context(fakes.listening(add_verifier, hangs))
-        everybody = await life.enter_async_context(replicas(dying, leaving, joining))
-        first, second, third = everybody
+        dying = await stack.enter_async_context(fakes.listening(add_verifier, hangs))
+        all_replicas = await stack.enter_async_context(replicas(dying, leaving, joining))
+        first, second, third = all_replicas
         known = Replicas([first])
         session = VerifierSession(known, session_terms(), reopen_for_s=1)
         opening = asyncio.create_task(session.open(PROMPT))
@@ -258,9 +258,9 @@ async def test_text_that_outgrows_its_replica_continues_on_another() -> None:
     async with (
         fakes.listening(add_verifier, short) as first,
         fakes.listening(add_verifier, fakes.ScriptedVerifier()) as second,
-        replicas(first, second) as everybody,
+        replicas(first, second) as both,
     ):
-        small, large = everybody
+        small, large = both
         small.model, large.model = model_info(context_length=short.context_length), TARGET
         known = Replicas([small])
         session = VerifierSession(known, session_terms(), reopen_for_s=AT_ONCE_S)
@@ -300,10 +300,10 @@ async def test_invalid_draft_or_verdict_costs_a_session_but_no_request(
 
 async def test_deadline_holds_without_any_replica() -> None:
     session = VerifierSession(Replicas(), session_terms(0.3), reopen_for_s=30)
-    began = time.monotonic()
+    started = time.monotonic()
     with pytest.raises(DeadlineExceeded):
         await session.verify(PROMPT, EMPTY_TREE)
-    assert time.monotonic() - began < 15.0
+    assert time.monotonic() - started < 15.0
 
 
 def test_offer_is_cut_to_the_drafters_maximum() -> None:
@@ -334,10 +334,10 @@ async def test_deadline_ends_a_round_and_frees_the_session() -> None:
     async with fakes.listening(add_verifier, fake) as address, replicas(address) as known:
         session = VerifierSession(known, session_terms(0.5), reopen_for_s=10)
         first = await session.open(PROMPT)
-        began = time.monotonic()
+        started = time.monotonic()
         with pytest.raises(DeadlineExceeded):
             await session.verify([*PROMPT, *first.verdict.emitted_token_ids], EMPTY_TREE)
-        assert time.monotonic() - began < 5.0
+        assert time.monotonic() - started < 5.0
         await session.close()
         await eventually(lambda: fake.open_sessions == 0)
         assert len(fake.times_given) == 1
@@ -358,11 +358,11 @@ async def test_busy_verifier_is_waited_for_and_a_stuck_one_is_not() -> None:
             replica.report(ServiceLoad(forwards=forwards))
             await asyncio.sleep(DRAFT_TIMEOUT_S / 4)
         assert not opening.done() and fake.open_sessions == 1
-        heard = time.monotonic()
+        started = time.monotonic()
         replica.report(ServiceLoad(forwards=12))  # alive, but without progress
         with pytest.raises(Unavailable, match="no answer came in time"):
             await opening
-        assert time.monotonic() - heard < DRAFT_TIMEOUT_S + AT_ONCE_S
+        assert time.monotonic() - started < DRAFT_TIMEOUT_S + AT_ONCE_S
         assert replica.failures == 1
 
 
@@ -381,8 +381,8 @@ async def test_client_errors_do_not_reveal_verifier_addresses() -> None:
         async with fakes.listening(add_verifier, fakes.ScriptedVerifier()) as address:
             known = await running.enter_async_context(replicas(address))
         session = VerifierSession(known, session_terms(), reopen_for_s=1)
-        with capture_logs() as lines, pytest.raises(Unavailable) as told:
+        with capture_logs() as lines, pytest.raises(Unavailable) as caught:
             await session.open(PROMPT)
-        assert str(told.value) == "verifier: none can be reached"
+        assert str(caught.value) == "verifier: none can be reached"
         (line,) = lines
         assert line["event"] == "verifier not reached" and line["address"] == address

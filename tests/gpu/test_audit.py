@@ -43,10 +43,10 @@ def model() -> LanguageModel:
     return LanguageModel(ModelOptions(folder=folder, dtype="bfloat16", device=DEVICE))
 
 
-def logit_gaps(model: LanguageModel, case: Case, said: Sequence[int]) -> list[float]:
+def logit_gaps(model: LanguageModel, case: Case, output: Sequence[int]) -> list[float]:
     """By how much each emitted token's perturbed logit is below the greatest one."""
     sampling = SamplingParameters(**case.sampling)
-    text = [*case.prompt, *said]
+    text = [*case.prompt, *output]
     slot = model.acquire()
     try:
         start = len(case.prompt) - 1
@@ -54,16 +54,16 @@ def logit_gaps(model: LanguageModel, case: Case, said: Sequence[int]) -> list[fl
     finally:
         model.cache.release(slot)
     sampler = Sampler(sampling, model.vocabulary_size, model.device)
-    scores = sampler.scores(logits, range(len(case.prompt), len(text)), [[]] * len(said))
-    chosen = scores[torch.arange(len(said)), torch.tensor(said, device=scores.device)]
+    scores = sampler.scores(logits, range(len(case.prompt), len(text)), [[]] * len(output))
+    chosen_scores = scores[torch.arange(len(output)), torch.tensor(output, device=scores.device)]
     # From log-probabilities at this temperature back to logits, for which rounding is uniform.
-    apart = (scores.amax(dim=-1) - chosen) * (sampling.temperature or 1.0)
-    return [float(gap) for gap in apart.tolist()]
+    gaps = (scores.amax(dim=-1) - chosen_scores) * (sampling.temperature or 1.0)
+    return [float(gap) for gap in gaps.tolist()]
 
 
-def count_differing(left: Sequence[Sequence[int]], right: Sequence[Sequence[int]]) -> str:
+def count_differing(first: Sequence[Sequence[int]], second: Sequence[Sequence[int]]) -> str:
     """How many texts differ."""
-    return f"{sum(a != b for a, b in zip(left, right, strict=True))} of {len(left)} texts differ"
+    return f"{sum(a != b for a, b in zip(first, second, strict=True))} of {len(first)} texts differ"
 
 
 def test_every_token_is_the_targets_choice_within_the_gap(
@@ -74,15 +74,15 @@ def test_every_token_is_the_targets_choice_within_the_gap(
     tell(f"plain at 1 and at 8 on {DEVICE}: {count_differing(plain, control)}")
     runs = {"plain x1": plain, "plain x8": control}
     for strategy, many in AUDITED:
-        said = served.client.tokens(cases, strategy, many, max_draft_tokens=DRAFT_TOKENS)
-        runs[f"{strategy} x{many}"] = said
+        outputs = served.client.tokens(cases, strategy, many, max_draft_tokens=DRAFT_TOKENS)
+        runs[f"{strategy} x{many}"] = outputs
     worst = 0.0
-    for name, said in runs.items():
-        found = [gap for case, text in zip(cases, said, strict=True)
+    for name, outputs in runs.items():
+        gaps = [gap for case, text in zip(cases, outputs, strict=True)
                  for gap in logit_gaps(model, case, text)]  # fmt: skip
-        off = sum(gap > 0 for gap in found)
-        tell(f"{name}: {off} of {len(found)} tokens are no arg max, {max(found):.3f} at most; "
-             f"{count_differing(plain, said)}")  # fmt: skip
-        worst = max(worst, *found)
+        differing = sum(gap > 0 for gap in gaps)
+        tell(f"{name}: {differing} of {len(gaps)} tokens are no arg max, {max(gaps):.3f} at most; "
+             f"{count_differing(plain, outputs)}")  # fmt: skip
+        worst = max(worst, *gaps)
     assert worst <= GAP
     assert max(logit_gaps(model, cases[0], [*plain[0][:-1], plain[0][-1] ^ 1])) > GAP, "it tells"

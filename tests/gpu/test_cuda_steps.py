@@ -50,18 +50,20 @@ def options(request: pytest.FixtureRequest) -> ModelOptions:
 
 @pytest.fixture(scope="module")
 def model(options: ModelOptions) -> Iterator[LanguageModel]:
-    made = LanguageModel(options)
-    assert made._lean is not None and made._lean.steps is not None and made._lean.steps.recorded
-    yield made
+    loaded = LanguageModel(options)
+    assert (
+        loaded._lean is not None and loaded._lean.steps is not None and loaded._lean.steps.recorded
+    )
+    yield loaded
 
 
 def prompt_logits(model: LanguageModel, prompt: list[int], pieces: int = 10_000) -> Tensor:
     """The logits of all rows of a prompt that is run in pieces of `pieces` tokens."""
     slot = model.acquire()
-    cut = [prompt[start : start + pieces] for start in range(0, len(prompt), pieces)]
-    said = [model.forward([Forward(model, slot, piece)])[0] for piece in cut]
+    parts = [prompt[start : start + pieces] for start in range(0, len(prompt), pieces)]
+    logits = [model.forward([Forward(model, slot, piece)])[0] for piece in parts]
     model.cache.release(slot)
-    return torch.cat(said)
+    return torch.cat(logits)
 
 
 def draft_logits(model: LanguageModel, sessions: int) -> list[Tensor]:
@@ -69,10 +71,10 @@ def draft_logits(model: LanguageModel, sessions: int) -> list[Tensor]:
     slots = [model.acquire() for _ in range(sessions)]
     for place, slot in enumerate(slots):
         model.forward([Forward(model, slot, TEXT[: 99 + 7 * place])])
-    said = model.forward([Forward(model, slot, [TEXT[300]], NODES, PARENTS) for slot in slots])
+    logits = model.forward([Forward(model, slot, [TEXT[300]], NODES, PARENTS) for slot in slots])
     for slot in slots:
         model.cache.release(slot)
-    return said
+    return logits
 
 
 def sequential_logits(model: LanguageModel, place: int) -> Tensor:
@@ -95,18 +97,18 @@ class TestRows:
 
     def test_drafts_and_other_sessions_give_the_same_bits(self, model: LanguageModel) -> None:
         rows = [0, *(node + 1 for node in CHAIN)]
-        together, single = draft_logits(model, 5), draft_logits(model, 1)
-        assert torch.equal(together[0], single[0])
+        batched, single = draft_logits(model, 5), draft_logits(model, 1)
+        assert torch.equal(batched[0], single[0])
         for place in range(5):
-            assert torch.equal(together[place][rows], sequential_logits(model, place)), place
+            assert torch.equal(batched[place][rows], sequential_logits(model, place)), place
 
     def test_every_place_in_a_step_gives_the_same_bits(self, model: LanguageModel) -> None:
         """A node without children has the same logits at every place of a step."""
         slot = model.acquire()
         model.forward([Forward(model, slot, TEXT[:50])])
-        said = model.forward([Forward(model, slot, [], [TEXT[60]] * 64, [ROOT] * 64)])[0]
+        logits = model.forward([Forward(model, slot, [], [TEXT[60]] * 64, [ROOT] * 64)])[0]
         model.cache.release(slot)
-        assert torch.equal(said, said[:1].expand_as(said))
+        assert torch.equal(logits, logits[:1].expand_as(logits))
 
     def test_recorded_graphs_give_the_same_bits(self, model: LanguageModel) -> None:
         steps = model._lean.steps if model._lean is not None else None
@@ -119,28 +121,28 @@ class TestRows:
             steps._body, steps._head = body, head
 
     def test_padded_steps_equal_unpadded_forwards(self, model: LanguageModel) -> None:
-        said = prompt_logits(model, TEXT)
+        padded = prompt_logits(model, TEXT)
         assert model._lean is not None
         steps, model._lean.steps = model._lean.steps, None
         try:
             plain = prompt_logits(model, TEXT)
         finally:
             model._lean.steps = steps
-        apart = (said - plain).norm(dim=-1) / plain.norm(dim=-1)
+        distance = (padded - plain).norm(dim=-1) / plain.norm(dim=-1)
         limit = FAR if model.options.dtype == "bfloat16" else 1e-4
-        assert float(apart.median()) < limit, float(apart.median())
+        assert float(distance.median()) < limit, float(distance.median())
 
     @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
     def test_model_on_another_gpu_than_the_threads(self, model: LanguageModel) -> None:
-        other = LanguageModel(replace(model.options, device="cuda:1"))
-        assert other._lean is not None and other._lean.steps is not None
-        assert other.row_by_row and torch.cuda.current_device() == 0
-        assert torch.equal(prompt_logits(other, TEXT).cpu(), prompt_logits(model, TEXT).cpu())
+        second = LanguageModel(replace(model.options, device="cuda:1"))
+        assert second._lean is not None and second._lean.steps is not None
+        assert second.row_by_row and torch.cuda.current_device() == 0
+        assert torch.equal(prompt_logits(second, TEXT).cpu(), prompt_logits(model, TEXT).cpu())
 
     def test_cuda_graphs_can_be_disabled(self) -> None:
         options = ModelOptions(folder=DRAFTER_DIR, device="cuda", max_sessions=1, cuda_graphs=False)
-        made = LanguageModel(options)
-        assert made._lean is not None and made._lean.steps is None
+        loaded = LanguageModel(options)
+        assert loaded._lean is not None and loaded._lean.steps is None
 
 
 KERNELS = ON_GPU or os.environ.get("TRITON_INTERPRET") == "1"
@@ -164,10 +166,10 @@ def test_attention(heads: int, kv_heads: int, dim: int, longest: int, window: in
     queries = torch.randn(rows, heads, dim, generator=generator).to(DEVICE)
     prefix = [longest, 1, 64, 33, longest - 3, 7]
     path = [[], [], [66, 69], [40, 41, 44, 60, 61], [longest + 1], []]
-    seen = [longest, 1, 66, 38, longest - 2, 7]
+    lengths = [longest, 1, 66, 38, longest - 2, 7]
     slots = [2, 0, 1, 1, 2, 0]
-    paths = np.array([[*known, *[0] * (width - len(known))] for known in path], np.int32)
-    table = np.array([[0] * rows, slots, [0] * rows, seen, prefix], np.int32)
+    paths = np.array([[*nodes, *[0] * (width - len(nodes))] for nodes in path], np.int32)
+    table = np.array([[0] * rows, slots, [0] * rows, lengths, prefix], np.int32)
     inputs = Inputs(rows + 1, width, DEVICE)
     inputs.write(Plan(table, np.arange(rows), paths), 0)
     padded = torch.cat([queries, queries[:1]])
@@ -175,7 +177,7 @@ def test_attention(heads: int, kv_heads: int, dim: int, longest: int, window: in
     attended = cuda_rows.attend(padded, inputs, layer, shape, window).view(rows + 1, heads, dim)
     assert not attended[rows].any()
     for row in range(rows):
-        places = [*range(min(prefix[row], seen[row])), *path[row]][-(window or room) :]
+        places = [*range(min(prefix[row], lengths[row])), *path[row]][-(window or room) :]
         expected = functional.scaled_dot_product_attention(
             queries[row][:, None], keys[slots[row]][:, places], values[slots[row]][:, places],
             enable_gqa=True,

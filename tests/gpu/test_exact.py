@@ -29,9 +29,9 @@ def served(serve: Serve) -> Iterator[Served]:
 @pytest.fixture(scope="module")
 def expected(served: Served, cases: list[Case]) -> list[list[int]]:
     """The output of plain decoding, one request at a time."""
-    said = served.client.tokens(cases, "autoregressive")
-    assert sum(map(len, said)) > 20 * len(said)
-    return said
+    outputs = served.client.tokens(cases, "autoregressive")
+    assert sum(map(len, outputs)) > 20 * len(outputs)
+    return outputs
 
 
 def test_no_service_warns_of_batch_dependent_rounding(served: Served) -> None:
@@ -53,7 +53,7 @@ def test_every_strategy_equals_plain_decoding(
     drafts = strategy != "autoregressive"
     size = DRAFT_TOKENS if drafts else None
     answers = served.client.answers(cases[:count], strategy, concurrency, max_draft_tokens=size)
-    said = [list(answer.token_ids) for answer in answers]
-    assert not first_difference(expected[:count], said)
+    outputs = [list(answer.token_ids) for answer in answers]
+    assert not first_difference(expected[:count], outputs)
     figures = [answer.summary.speculation for answer in answers]
     assert (sum(each.draft_tokens for each in figures) > 0) == drafts

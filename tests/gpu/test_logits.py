@@ -74,9 +74,9 @@ def sequential_logits(model: LanguageModel, path: Sequence[int]) -> Tensor:
         model.cache.release(slot)
 
 
-def relative_distance(said: Tensor, wanted: Tensor) -> float:
-    """The distance relative to the norm of `wanted`."""
-    return float((said - wanted).norm() / wanted.norm())
+def relative_distance(actual: Tensor, expected: Tensor) -> float:
+    """The distance relative to the norm of `expected`."""
+    return float((actual - expected).norm() / expected.norm())
 
 
 def test_float32_products_do_not_use_tf32() -> None:
@@ -108,24 +108,26 @@ def test_device_logits_equal_cpu_logits(
 def test_quantized_weights(cpu_model: Tensor, folder: Path, quantization: str) -> None:
     """Near the unquantized weights, and within rounding of the CPU with the same weights."""
     model = load_model_on(folder, "bfloat16", quantization=quantization)
-    said = tree_logits(model)
-    there = tree_logits(load_model_on(folder, "bfloat16", device="cpu", quantization=quantization))
-    assert relative_distance(said, cpu_model) < (
+    device_logits = tree_logits(model)
+    cpu_logits = tree_logits(
+        load_model_on(folder, "bfloat16", device="cpu", quantization=quantization)
+    )
+    assert relative_distance(device_logits, cpu_model) < (
         FOUR_BITS if quantization == "w4a8" else EIGHT_BITS
     )
-    assert relative_distance(said, there) < 2 * BFLOAT16
+    assert relative_distance(device_logits, cpu_logits) < 2 * BFLOAT16
 
 
 def test_prompt_in_pieces_gives_the_same_logits() -> None:
     model = load_model_on(VERIFIER_DIR)
     prompt = [token + shift for shift in range(12) for token in TEXT]
     whole, pieces = model.acquire(), model.acquire()
-    (wanted,) = model.forward([Forward(model, whole, prompt)])
+    (expected,) = model.forward([Forward(model, whole, prompt)])
     parts = [
         model.forward([Forward(model, pieces, prompt[start : start + 97])])[0]
         for start in range(0, len(prompt), 97)
     ]
-    assert relative_distance(torch.cat(parts), wanted) < FLOAT32
+    assert relative_distance(torch.cat(parts), expected) < FLOAT32
 
 
 def test_sessions_share_a_forward() -> None:
@@ -134,10 +136,10 @@ def test_sessions_share_a_forward() -> None:
     slots = [model.acquire() for _ in range(3)]
     texts = [TEXT, TEXT[::-1], TEXT[5:]]
     shared = model.forward([Forward(model, *pair) for pair in zip(slots, texts, strict=True)])
-    for slot, text, said in zip(slots, texts, shared, strict=True):
+    for slot, text, actual in zip(slots, texts, shared, strict=True):
         slot.truncate(0)
-        (alone,) = model.forward([Forward(model, slot, text)])
-        assert relative_distance(said, alone) < FLOAT32
+        (expected,) = model.forward([Forward(model, slot, text)])
+        assert relative_distance(actual, expected) < FLOAT32
 
 
 def test_cost_inflation_layers_are_on_the_models_device() -> None:
@@ -151,13 +153,13 @@ def test_models_of_other_kinds(family: str, tmp_path: Path) -> None:
     """Models that run through transformers' code, and windows, caps and sinks."""
     folder = save_model(tmp_path, FAMILIES[family])
     text, nodes, parents = [5, 17, 3, 88, 41, 2, 60, 9, 33, 12, 71], [1, 2, 3], [ROOT, ROOT, 0]
-    said = []
+    outputs = []
     for device in (DEVICE, "cpu"):
         model = load_model(folder, device=device)
         slot = model.acquire()
         model.forward([Forward(model, slot, text[:-1])])
-        said.append(model.forward([Forward(model, slot, text[-1:], nodes, parents)])[0].cpu())
-    assert relative_distance(*said) < FLOAT32
+        outputs.append(model.forward([Forward(model, slot, text[-1:], nodes, parents)])[0].cpu())
+    assert relative_distance(*outputs) < FLOAT32
 
 
 SHAPES = (
@@ -180,9 +182,9 @@ def test_sampled_tokens_equal_those_of_a_cpu(parameters: SamplingParameters) -> 
         sampler = Sampler(parameters, vocabulary, torch.device(device))
         sampler.observe_prompt(TEXT)
         sampler.observe_output(TEXT[:5])
-        there = logits.to(device)
-        chosen.append(sampler.choose(there, positions, paths))
-        scores.append(sampler.scores(there, positions, paths).cpu())
+        on_device = logits.to(device)
+        chosen.append(sampler.choose(on_device, positions, paths))
+        scores.append(sampler.scores(on_device, positions, paths).cpu())
     assert chosen[0] == chosen[1]
     torch.testing.assert_close(*scores, rtol=1e-5, atol=1e-5)
 
@@ -195,6 +197,6 @@ def test_out_of_memory_error_names_the_size(tmp_path: Path) -> None:
     folder = save_model(tmp_path, llama_config(max_position_embeddings=1 << 40))
     with pytest.raises(StartupFailure) as caught:
         load_model(folder, device=DEVICE, context_length=context)
-    said = str(caught.value)
-    assert said.startswith(f"max_sessions: 4 sessions of {context} tokens take ")
-    assert f"GiB of keys and values, which {DEVICE} has not; lower max_sessions" in said
+    message = str(caught.value)
+    assert message.startswith(f"max_sessions: 4 sessions of {context} tokens take ")
+    assert f"GiB of keys and values, which {DEVICE} has not; lower max_sessions" in message

@@ -30,9 +30,9 @@ def every_case(cases: list[Case], shaped_cases: list[Case]) -> list[Case]:
 @pytest.fixture(scope="module")
 def expected(served: Served, every_case: list[Case]) -> list[list[int]]:
     """The output of plain decoding, one request at a time."""
-    said = served.client.tokens(every_case, "autoregressive")
-    assert sum(map(len, said)) > 20 * len(said)
-    return said
+    outputs = served.client.tokens(every_case, "autoregressive")
+    assert sum(map(len, outputs)) > 20 * len(outputs)
+    return outputs
 
 
 @pytest.mark.parametrize(("concurrency", "count"), AT_ONCE)
@@ -52,8 +52,8 @@ def test_every_strategy_equals_plain_decoding(
     answers = served.client.answers(
         every_case[:count], strategy, concurrency, max_draft_tokens=size
     )
-    said = [list(answer.token_ids) for answer in answers]
-    assert not first_difference(expected[:count], said)
+    outputs = [list(answer.token_ids) for answer in answers]
+    assert not first_difference(expected[:count], outputs)
     figures = [answer.summary.speculation for answer in answers]
     assert (sum(each.draft_tokens for each in figures) > 0) == drafts
     accepted = sum(each.accepted_tokens for each in figures)

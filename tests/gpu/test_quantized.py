@@ -20,7 +20,7 @@ def test_drafts_change_no_token_with_eight_bit_weights(serve: Serve, cases: list
             answers = served.client.answers(
                 cases, strategy, concurrency, max_draft_tokens=DRAFT_TOKENS
             )
-            said = [list(answer.token_ids) for answer in answers]
-            assert not first_difference(plain, said), strategy
+            outputs = [list(answer.token_ids) for answer in answers]
+            assert not first_difference(plain, outputs), strategy
             figures = [answer.summary.speculation for answer in answers]
             assert sum(each.draft_tokens for each in figures) > 0, strategy

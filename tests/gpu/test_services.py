@@ -29,8 +29,8 @@ def served(serve: Serve) -> Iterator[Served]:
 
 def run(served: Served, *arguments: str) -> Result:
     environment = {"COLUMNS": "160"}
-    told = [*arguments, "--server", served.stack.address]
-    return CliRunner().invoke(app, told, env=environment)
+    words = [*arguments, "--server", served.stack.address]
+    return CliRunner().invoke(app, words, env=environment)
 
 
 def test_costs_are_measured_on_the_device(served: Served) -> None:
@@ -44,27 +44,27 @@ def test_costs_are_measured_on_the_device(served: Served) -> None:
 
 
 def test_profile_names_the_device(served: Served, tell: Tell) -> None:
-    shown = run(served, "profile")
-    assert shown.exit_code == 0, shown.output
-    assert shown.output.count(f"bfloat16, {DEVICE}") == 2
-    for line in shown.output.splitlines():
+    result = run(served, "profile")
+    assert result.exit_code == 0, result.output
+    assert result.output.count(f"bfloat16, {DEVICE}") == 2
+    for line in result.output.splitlines():
         tell(line)
-    told = json.loads(run(served, "profile", "--json").output)
-    assert told["verifier"]["device"] == told["drafter"]["device"] == DEVICE
+    profile = json.loads(run(served, "profile", "--json").output)
+    assert profile["verifier"]["device"] == profile["drafter"]["device"] == DEVICE
 
 
 def test_command_line_generates(served: Served) -> None:
-    done = run(served, "generate", "def add(a, b):", "--max-tokens", "24", "--temperature", "0")
-    assert done.exit_code == 0, done.output
-    assert done.output.strip()
+    result = run(served, "generate", "def add(a, b):", "--max-tokens", "24", "--temperature", "0")
+    assert result.exit_code == 0, result.output
+    assert result.output.strip()
 
 
 def test_cancelled_request_frees_its_sessions(served: Served) -> None:
     """The temperature is high so that no text loops."""
     hot = Case((5, 6, 7), 2000, {"temperature": 1.5})
-    said = hot.parameters("opt_tree", ignore_eos=True)
+    parameters = hot.parameters("opt_tree", ignore_eos=True)
     for _ in range(3):
-        call = served.client.stub.Generate(pb.GenerateRequest(parameters=said))
+        call = served.client.stub.Generate(pb.GenerateRequest(parameters=parameters))
         next(call)
         call.cancel()
         with pytest.raises(grpc.RpcError) as caught:
@@ -83,5 +83,5 @@ def test_output_fills_the_whole_context(served: Served) -> None:
 
 def test_log_probabilities_are_returned(served: Served) -> None:
     answer = served.client.once(Case((5, 6, 7), 16), "fused", logprobs=3)
-    told = [float(each.logprob) for each in answer.logprobs]
-    assert len(told) == len(answer.token_ids) and all(value <= 0 for value in told)
+    logprobs = [float(each.logprob) for each in answer.logprobs]
+    assert len(logprobs) == len(answer.token_ids) and all(value <= 0 for value in logprobs)

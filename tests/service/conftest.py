@@ -107,8 +107,8 @@ def open_store() -> Iterator[Callable[..., PhraseStore]]:
     stores: list[PhraseStore] = []
 
     def opened(url: str, **settings: Any) -> PhraseStore:
-        chosen = {"phrases_mib": 1, "phrases_timeout_s": PATIENCE_S, **settings}
-        stores.append(PhraseStore(PhraseSettings(phrases_url=url, **chosen)))
+        options = {"phrases_mib": 1, "phrases_timeout_s": PATIENCE_S, **settings}
+        stores.append(PhraseStore(PhraseSettings(phrases_url=url, **options)))
         return stores[-1]
 
     yield opened

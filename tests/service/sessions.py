@@ -66,7 +66,7 @@ def propose(
     verdict: Verdict | None = None,
     **more: Any,
 ) -> drafter_pb2.DraftRequest:
-    asked = drafter_pb2.ProposeDraft(
+    request = drafter_pb2.ProposeDraft(
         committed_length=committed_length,
         new_token_ids=new_token_ids,
         verdict=convert.verdict_to_pb(verdict) if verdict else None,
@@ -74,7 +74,7 @@ def propose(
         max_depth=nodes,
         **more,
     )
-    return drafter_pb2.DraftRequest(propose=asked)
+    return drafter_pb2.DraftRequest(propose=request)
 
 
 async def send_and_read(call: Any, message: Any) -> Any:

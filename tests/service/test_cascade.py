@@ -59,16 +59,19 @@ async def test_drafts_of_models_equal_to_the_target_are_all_accepted(
     Guards the keys and values kept in both caches across reviews and rounds.
     """
     rows = [(6, 0), (0, 4)] if not settings else [(4, 3, 0), (0, 2, 3), (0, 0, 3)]
-    chosen: dict[str, Any] = {"sampling": sampling(temperature=temperature)}
-    same = serve_drafter(**settings, draft_temperature=1)  # the target's own temperature
-    async with same as (near, host), serve_verifier() as (far, _):
-        drafter, verifier = DrafterStub(near).Draft(), VerifierStub(far).Verify()
+    options: dict[str, Any] = {"sampling": sampling(temperature=temperature)}
+    equal_drafter = serve_drafter(**settings, draft_temperature=1)  # the target's own temperature
+    async with equal_drafter as (drafter_channel, host), serve_verifier() as (verifier_channel, _):
+        drafter, verifier = (
+            DrafterStub(drafter_channel).Draft(),
+            VerifierStub(verifier_channel).Verify(),
+        )
         await send_and_read(
-            drafter, open_drafter(strategy="cascade", cascade=cascade_of(*rows), **chosen)
+            drafter, open_drafter(strategy="cascade", cascade=cascade_of(*rows), **options)
         )
         committed = list(PROMPT)
         new = list(
-            (await send_and_read(verifier, open_verifier(**chosen))).verdict.emitted_token_ids
+            (await send_and_read(verifier, open_verifier(**options))).verdict.emitted_token_ids
         )
         for round_number in range(6):
             committed += new
@@ -116,8 +119,8 @@ async def test_max_gram_reads_the_prompt_in_pieces_off_the_engine_thread(
     async with serve_drafter() as (channel, host):
         call: Any = DrafterStub(channel).Draft()
         await send_and_read(call, open_drafter(strategy="cascade"))
-        here = threading.current_thread().name
-        assert [piece for piece in read if piece[0]] == [(16, here), (16, here), (8, here)]
+        thread = threading.current_thread().name
+        assert [piece for piece in read if piece[0]] == [(16, thread), (16, thread), (8, thread)]
         call.cancel()
         await wait_until_all_slots_free(host)
 
@@ -125,7 +128,7 @@ async def test_max_gram_reads_the_prompt_in_pieces_off_the_engine_thread(
 async def test_slots_are_freed_however_a_session_ends(serve_drafter: Start) -> None:
     """Four times as many sessions as slots: closed, cancelled, refused, cancelled when drafting."""
 
-    async def one(channel: grpc.aio.Channel, number: int) -> None:
+    async def run_session(channel: grpc.aio.Channel, number: int) -> None:
         call: Any = DrafterStub(channel).Draft()
         await call.write(open_drafter(strategy="cascade"))
         if number % 4 == 0:
@@ -144,12 +147,12 @@ async def test_slots_are_freed_however_a_session_ends(serve_drafter: Start) -> N
             call.cancel()
 
     async with serve_drafter(**TWICE, max_sessions=2, max_waiting=16) as (channel, host):
-        await asyncio.wait_for(asyncio.gather(*(one(channel, n) for n in range(8))), 60)
+        await asyncio.wait_for(asyncio.gather(*(run_session(channel, n) for n in range(8))), 60)
         await wait_until_all_slots_free(host)
 
 
 @pytest.mark.parametrize(
-    ("parameters", "field", "said"),
+    ("parameters", "field", "rule"),
     [
         (cascade_of((5, 10), (0, 10)), "cascade.matrix", "must have 3 rows of 3 entries"),
         (
@@ -161,7 +164,7 @@ async def test_slots_are_freed_however_a_session_ends(serve_drafter: Start) -> N
     ],
 )
 async def test_invalid_cascade_parameters_are_refused_with_field_and_rule(
-    serve_drafter: Start, parameters: CascadeParameters, field: str, said: str
+    serve_drafter: Start, parameters: CascadeParameters, field: str, rule: str
 ) -> None:
     async with serve_drafter(**TWICE) as (channel, host):
         call = DrafterStub(channel).Draft()
@@ -169,7 +172,7 @@ async def test_invalid_cascade_parameters_are_refused_with_field_and_rule(
             await send_and_read(call, open_drafter(strategy="cascade", cascade=parameters))
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         violation = detail(refused.value, BadRequest).field_violations[0]
-        assert violation.field == field and said in violation.description
+        assert violation.field == field and rule in violation.description
         assert "got" in violation.description
         await wait_until_all_slots_free(host)
 
@@ -178,15 +181,15 @@ async def test_cascade_stops_drafting_when_it_does_not_pay(serve_drafter: Start)
     async with serve_drafter(**TWICE) as (channel, _):
         call: Any = DrafterStub(channel).Draft()
         await send_and_read(call, open_drafter(strategy="cascade"))
-        dear: dict[str, Any] = {"tokens_per_second": 1e9, "least_path_probability": 1.0}
-        answer = await send_and_read(call, propose(LENGTH + 1, [5], 8, **dear))
+        expensive: dict[str, Any] = {"tokens_per_second": 1e9, "least_path_probability": 1.0}
+        answer = await send_and_read(call, propose(LENGTH + 1, [5], 8, **expensive))
         assert answer.timings.forwards == 1
         call.cancel()
 
 
 async def test_draft_models_with_other_vocabularies_are_refused_at_start(tmp_path: Path) -> None:
-    other = save_model(tmp_path)
-    settings = DrafterSettings(**{**SMALL, "smaller_models": f"{MODEL},{other}"})
+    other_model = save_model(tmp_path)
+    settings = DrafterSettings(**{**SMALL, "smaller_models": f"{MODEL},{other_model}"})
     host = ModelHost(settings, smaller_models=settings.smaller_model_folders)
     try:
         with pytest.raises(StartupFailure) as refused:
@@ -194,4 +197,4 @@ async def test_draft_models_with_other_vocabularies_are_refused_at_start(tmp_pat
     finally:
         await host.stop()
     assert "smaller_models" in str(refused.value)
-    assert str(MODEL) in str(refused.value) and str(other) in str(refused.value)
+    assert str(MODEL) in str(refused.value) and str(other_model) in str(refused.value)

@@ -82,7 +82,7 @@ def test_probe_imports_no_heavy_modules() -> None:
 
 def test_service_names_match_the_protos() -> None:
     files = (generation_pb2, drafter_pb2, verifier_pb2)
-    named = {
+    declared = {
         service.full_name for file in files for service in file.DESCRIPTOR.services_by_name.values()
     }
-    assert set(SERVICES.values()) == named
+    assert set(SERVICES.values()) == declared

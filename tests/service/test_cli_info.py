@@ -72,8 +72,8 @@ async def test_info_shows_redis_phrase_log_before_use_connected_and_lost(tmp_pat
             assert await asyncio.to_thread(namespace.wait_replayed, 30)
             entries, size = namespace.index.entries, namespace.index.bytes / 2**20
             assert entries
-            shown = f"namespaces with {entries} entries in {size:.1f} MiB, at most 2.0 MiB each"
-            line = f"phrases: redis, connected; 3 records read; 1 of at most 8 {shown}"
+            figures = f"namespaces with {entries} entries in {size:.1f} MiB, at most 2.0 MiB each"
+            line = f"phrases: redis, connected; 3 records read; 1 of at most 8 {figures}"
             assert await phrases_line(address) == line
 
             redis.kill()
@@ -84,9 +84,9 @@ async def test_info_shows_redis_phrase_log_before_use_connected_and_lost(tmp_pat
 
             async with grpc.aio.insecure_channel(address) as channel:
                 stub = generation_pb2_grpc.GenerationStub(channel)
-                said = await stub.Info(pb.GenerationInfoRequest())
+                info = await stub.Info(pb.GenerationInfoRequest())
             for secret in (PASSWORD, TENANT, str(redis.port)):
-                assert secret.encode() not in said.SerializeToString()
+                assert secret.encode() not in info.SerializeToString()
 
 
 async def test_info_reports_an_unreachable_log_as_not_connected(tmp_path: Path) -> None:

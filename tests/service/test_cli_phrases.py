@@ -57,8 +57,8 @@ def test_stats_count_by_model_and_tenant(server: RedisServer, run: Run) -> None:
     result = run("stats")
     assert result.exit_code == 0, result.output
     rows = [line.split("│")[1:-1] for line in result.output.splitlines() if "aaaa" in line]
-    shown = [[cell.strip() for cell in row] for row in rows]
-    assert [row[:5] + row[6:] for row in shown] == [
+    cells = [[cell.strip() for cell in row] for row in rows]
+    assert [row[:5] + row[6:] for row in cells] == [
         ["aaaa", "none", "2", "2", "3", "1"],
         ["aaaa", "[red]acme", "1", "1", "2", "0"],
     ]

@@ -48,12 +48,12 @@ class InfoServicer(generation_pb2_grpc.GenerationServicer):
 @pytest.fixture
 def info_server() -> Iterator[tuple[InfoServicer, str]]:
     """The servicer whose answers can be set, and its address."""
-    telling = InfoServicer()
+    servicer = InfoServicer()
     server = grpc.server(ThreadPoolExecutor(1))
-    generation_pb2_grpc.add_GenerationServicer_to_server(telling, server)
+    generation_pb2_grpc.add_GenerationServicer_to_server(servicer, server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    yield telling, f"127.0.0.1:{port}"
+    yield servicer, f"127.0.0.1:{port}"
     server.stop(None).wait()
 
 
@@ -81,12 +81,12 @@ def test_tables_show_the_cost_of_every_forward(info_server: tuple[InfoServicer, 
 
 
 def test_json_has_every_point(info_server: tuple[InfoServicer, str]) -> None:
-    said = json.loads(run(info_server[1], "--json").output)
-    assert set(said) == {"verifier", "drafter"}
-    assert said["verifier"]["model"] == "big <one>"
-    assert len(said["verifier"]["points"]) == len(CURVE)
+    profile = json.loads(run(info_server[1], "--json").output)
+    assert set(profile) == {"verifier", "drafter"}
+    assert profile["verifier"]["model"] == "big <one>"
+    assert len(profile["verifier"]["points"]) == len(CURVE)
     point = {"tokens": 1, "context": 128, "batch": 2, "ms": 11.0, "relative": 1.0}
-    assert said["verifier"]["points"][4].items() >= point.items()
+    assert profile["verifier"]["points"][4].items() >= point.items()
 
 
 def test_plot_has_a_line_per_context_and_batch_size(
@@ -105,8 +105,8 @@ def test_plot_has_a_line_per_context_and_batch_size(
 def test_profile_without_drafter_or_measurements(
     info_server: tuple[InfoServicer, str], tmp_path: Path
 ) -> None:
-    telling, address = info_server
-    telling.drafter, telling.verifier = None, model_info()
+    servicer, address = info_server
+    servicer.drafter, servicer.verifier = None, model_info()
     result = run(address, "--plot", str(tmp_path / "empty.svg"))
     assert result.exit_code == 0, result.output
     assert "verifier: nothing was measured" in result.output

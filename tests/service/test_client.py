@@ -147,7 +147,7 @@ def test_oversized_message_error_names_the_servers_setting(client: Client) -> No
 def test_no_retry_wait_longer_than_the_timeout(
     scripted_server: ServerAndAddress, client: Client
 ) -> None:
-    """The server's error tells more than a deadline that passes while the client waits."""
+    """The server's error is more informative than a deadline that passes while the client waits."""
     servicer, _ = scripted_server
     servicer.failures = [Overloaded("no room", retry_after_s=1000)]
     with pytest.raises(Overloaded):
@@ -222,8 +222,8 @@ def test_cancel_ends_the_wait_between_retries(
         time.sleep(0.2)  # so that the answer has arrived
         stream.cancel()
 
-    with ThreadPoolExecutor(1) as beside:
-        cancelled = beside.submit(cancel)
+    with ThreadPoolExecutor(1) as pool:
+        cancelled = pool.submit(cancel)
         assert list(stream) == []
         cancelled.result()
     assert servicer.calls == 1
@@ -255,13 +255,13 @@ async def test_closing_the_async_client_fails_waiting_tasks(
     client = AsyncClient(address)
     stream = client.stream("x")
     await stream.read()
-    left, cancelled = client.stream("x"), client.stream("x")
-    for each in (left, cancelled):
+    open_stream, cancelled = client.stream("x"), client.stream("x")
+    for each in (open_stream, cancelled):
         await each.read()
     waiting = asyncio.gather(
-        client.generate("x"), stream.read(), left.read(), return_exceptions=True
+        client.generate("x"), stream.read(), open_stream.read(), return_exceptions=True
     )
-    leaving = asyncio.create_task(cancelled.read())
+    reading = asyncio.create_task(cancelled.read())
     await _until_running(servicer, 4)
     servicer.failures = [Overloaded("no room", retry_after_s=500) for _ in range(2)]
     pausing = asyncio.gather(
@@ -270,13 +270,13 @@ async def test_closing_the_async_client_fails_waiting_tasks(
     while servicer.failures:
         await asyncio.sleep(0.01)
     await asyncio.sleep(0.1)  # so that the answers have arrived
-    leaving.cancel()
-    left.cancel()
+    reading.cancel()
+    open_stream.cancel()
     await client.close()
     with pytest.raises(asyncio.CancelledError):
-        await leaving
-    *closed, ended = await waiting
-    assert ended is None
+        await reading
+    *closed, last = await waiting
+    assert last is None
     for problem in (*closed, *await pausing):
         assert type(problem) is DraftloopError and str(problem) == "the client is closed"
     await _until_running(servicer, 0)

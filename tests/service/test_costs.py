@@ -42,14 +42,14 @@ async def test_verifier_reports_measured_forward_costs(serve_verifier: Start) ->
         host.model.costs = CostCurve(SLOW)
         call = stub.Verify()
         answer = await send_and_read(call, open_verifier())
-        seen = []
+        curves = []
         for length in range(len(PROMPT) + 1, len(PROMPT) + 1 + ROUNDS):
             info = (await stub.Info(verifier_pb2.VerifierInfoRequest())).model
-            seen.append([point.forward_ns for point in info.cost_curve])
+            curves.append([point.forward_ns for point in info.cost_curve])
             answer = await send_and_read(call, verify(length))
             assert len(answer.verdict.emitted_token_ids) == 1
-        assert seen == sorted(seen, reverse=True) and seen[0] != seen[-1]
-        assert seen[-1][0] < SLOW[0].forward_ns
+        assert curves == sorted(curves, reverse=True) and curves[0] != curves[-1]
+        assert curves[-1][0] < SLOW[0].forward_ns
 
 
 async def test_drafter_reports_measured_forward_costs(serve_drafter: Start) -> None:
@@ -66,8 +66,8 @@ async def test_drafter_reports_measured_forward_costs(serve_drafter: Start) -> N
 
 def deployment_of(verifier: str, drafter: str) -> deployment.Deployment:
     """A deployment with services at these addresses, not started yet."""
-    chosen = OrchestratorSettings(verifiers=verifier, drafters=drafter, tokenizer=MODEL)
-    return deployment.Deployment(chosen)
+    settings = OrchestratorSettings(verifiers=verifier, drafters=drafter, tokenizer=MODEL)
+    return deployment.Deployment(settings)
 
 
 async def test_orchestrator_refreshes_cost_curves_and_keeps_the_last_known(
@@ -120,7 +120,7 @@ async def test_drafter_on_the_verifiers_machine_is_charged_to_all_requests(
 
 
 @pytest.mark.parametrize(
-    ("forward_ns", "said", "recycles"),
+    ("forward_ns", "speculation", "recycles"),
     [
         (7_999_999, Speculation(strategy=FUSED), False),
         (8_000_000, Speculation(strategy=FUSED), True),
@@ -131,14 +131,17 @@ async def test_drafter_on_the_verifiers_machine_is_charged_to_all_requests(
     ],
 )
 def test_successors_are_requested_when_forwards_are_slow(
-    forward_ns: int | None, said: Speculation, recycles: bool, monkeypatch: pytest.MonkeyPatch
+    forward_ns: int | None,
+    speculation: Speculation,
+    recycles: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also if no other free source is on, or the request sets how much is drafted."""
     curve = () if forward_ns is None else (CostPoint(1, forward_ns),)
     monkeypatch.setattr(deployment.Deployment, "verifier", model_info(cost_curve=curve))
     request = GenerationRequest(
         request_id="one", prompt=PROMPT, sampling=SamplingParameters(), max_tokens=4,
-        speculation=said,
+        speculation=speculation,
     )  # fmt: skip
-    made = deployment_of("127.0.0.1:1", "").generation(request, Deadline())
-    assert (made.request.successors > 0) == recycles
+    generation = deployment_of("127.0.0.1:1", "").generation(request, Deadline())
+    assert (generation.request.successors > 0) == recycles

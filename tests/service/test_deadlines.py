@@ -49,16 +49,18 @@ BODIES: dict[str, dict[str, Any]] = {
 @pytest.fixture(autouse=True)
 def deadlines(monkeypatch: pytest.MonkeyPatch) -> list[Deadline]:
     """The deadline of every generation that is created; no verifier would run it."""
-    found: list[Deadline] = []
+    recorded: list[Deadline] = []
     generation = Described.generation
 
-    def noted(self: Described, request: GenerationRequest, deadline: Deadline) -> Generation:
-        found.append(deadline)
+    def record_deadline(
+        self: Described, request: GenerationRequest, deadline: Deadline
+    ) -> Generation:
+        recorded.append(deadline)
         return generation(self, request, deadline)
 
-    monkeypatch.setattr(Described, "generation", noted)
+    monkeypatch.setattr(Described, "generation", record_deadline)
     monkeypatch.setattr(Described, "model", model_info(context_length=64, stop_token_ids=(0,)))
-    return found
+    return recorded
 
 
 @asynccontextmanager
@@ -75,8 +77,8 @@ async def grpc_stub() -> AsyncIterator[generation_pb2_grpc.GenerationStub]:
 
 def ended_counts() -> tuple[float, float]:
     """The counts of requests that exceeded their deadline and of cancelled ones."""
-    late, left = FAILURES.labels("deadline_exceeded"), SUCCESSES.labels("abort")
-    return late._value.get(), left._value.get()
+    exceeded, aborted = FAILURES.labels("deadline_exceeded"), SUCCESSES.labels("abort")
+    return exceeded._value.get(), aborted._value.get()
 
 
 def require_timeout_error(answer: httpx.Response) -> None:
@@ -97,21 +99,21 @@ async def test_deadline_passes_while_a_grpc_request_is_read(
 ) -> None:
     """The request counts as late even if gRPC cancels the handler first."""
     async with grpc_stub() as stub:
-        late, left = ended_counts()
+        exceeded, aborted = ended_counts()
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stub.GenerateOnce(grpc_request(BOMB), timeout=SHORT_S)
         assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        await eventually(lambda: ended_counts() != (late, left))
-        assert ended_counts() == (late + 1, left) and not deadlines
+        await eventually(lambda: ended_counts() != (exceeded, aborted))
+        assert ended_counts() == (exceeded + 1, aborted) and not deadlines
 
 
 async def test_deadline_passes_while_an_http_request_is_read(
     deadlines: list[Deadline],
 ) -> None:
     async with gateway() as (client, _):
-        late, left = ended_counts()
+        exceeded, aborted = ended_counts()
         require_timeout_error(await client.post("/v1/completions", json=BODY, headers=SHORT))
-        assert ended_counts() == (late + 1, left) and not deadlines
+        assert ended_counts() == (exceeded + 1, aborted) and not deadlines
 
 
 async def wait_forever(*_: Any, **__: Any) -> None:
@@ -126,9 +128,9 @@ async def test_deadline_passes_while_waiting_for_a_busy_tokenizer(
     for name in ("encode_async", "decode_async"):
         monkeypatch.setattr(Tokenizer, name, wait_forever)
     async with gateway() as (client, _), asyncio.timeout(LONG_S):
-        late, left = ended_counts()
+        exceeded, aborted = ended_counts()
         require_timeout_error(await client.post(path, json=BODIES[path], headers=SHORT))
-        assert ended_counts() == (late + 1, left) and not deadlines
+        assert ended_counts() == (exceeded + 1, aborted) and not deadlines
 
 
 async def test_deadline_passes_while_token_texts_are_looked_up(
@@ -149,26 +151,26 @@ async def test_deadline_passes_before_the_body_arrives(path: str) -> None:
         await wait_forever()
 
     async with gateway() as (client, _), asyncio.timeout(LONG_S):
-        late, left = ended_counts()
+        exceeded, aborted = ended_counts()
         answer = await client.post(path, content=body(), headers=SHORT)
         require_timeout_error(answer)
         assert answer.headers["connection"] == "close"  # the rest of the body is not read
-        assert ended_counts() == (late + 1, left)
+        assert ended_counts() == (exceeded + 1, aborted)
 
 
 async def test_deadline_passes_while_a_long_body_is_checked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    done = threading.Event()
-    monkeypatch.setattr(unread, "_read", lambda *_: done.wait(LONG_S))
+    release = threading.Event()
+    monkeypatch.setattr(unread, "_read", lambda *_: release.wait(LONG_S))
     body = {"prompt": "a" * (unread.LONG_BODY + 1)}
     async with gateway() as (client, _):
-        late, left = ended_counts()
+        exceeded, aborted = ended_counts()
         try:
             require_timeout_error(await client.post("/v1/completions", json=body, headers=SHORT))
-            assert ended_counts() == (late + 1, left)
+            assert ended_counts() == (exceeded + 1, aborted)
         finally:
-            done.set()
+            release.set()
 
 
 async def test_invalid_time_limit_is_refused() -> None:
@@ -182,16 +184,16 @@ async def test_invalid_time_limit_is_refused() -> None:
 async def test_grpc_deadline_cancels_the_wait_for_the_tokenizer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    left: list[str] = []
+    cancelled: list[str] = []
 
-    async def kept(*_: Any) -> None:
+    async def wait_until_cancelled(*_: Any) -> None:
         try:
             await wait_forever()
         finally:
-            left.append("")
+            cancelled.append("")
 
     for name in ("encode_async", "decode_async"):
-        monkeypatch.setattr(Tokenizer, name, kept)
+        monkeypatch.setattr(Tokenizer, name, wait_until_cancelled)
     async with grpc_stub() as stub:
         for call, request in (
             (stub.Tokenize, pb.TokenizeRequest(text="a")),
@@ -201,21 +203,21 @@ async def test_grpc_deadline_cancels_the_wait_for_the_tokenizer(
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await call(request, timeout=SHORT_S)
             assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        await eventually(lambda: len(left) == 3)
+        await eventually(lambda: len(cancelled) == 3)
 
 
 @pytest.fixture
 def read_times(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The times at which requests began to be read."""
-    moments: list[float] = []
+    times: list[float] = []
     read = RequestReader.read
 
-    async def timed(*said: Any) -> GenerationRequest:
-        moments.append(time.monotonic())
-        return await read(*said)
+    async def timed(*arguments: Any) -> GenerationRequest:
+        times.append(time.monotonic())
+        return await read(*arguments)
 
     monkeypatch.setattr(RequestReader, "read", timed)
-    return moments
+    return times
 
 
 class Call:
@@ -232,11 +234,11 @@ async def test_time_limit_includes_reading_the_request(
     read_times: list[float], deadlines: list[Deadline]
 ) -> None:
     async with gateway() as (_, deployment):
-        door: Any = GenerationServicer(Front(deployment))
+        servicer: Any = GenerationServicer(Front(deployment))
         with pytest.raises(Unavailable):  # there is no verifier
-            await door.GenerateOnce(grpc_request(), Call())
-    (began,), (deadline,) = read_times, deadlines
-    assert deadline.at is not None and deadline.at < began + LONG_S
+            await servicer.GenerateOnce(grpc_request(), Call())
+    (started,), (deadline,) = read_times, deadlines
+    assert deadline.at is not None and deadline.at < started + LONG_S
 
 
 async def test_all_choices_of_an_http_request_share_one_deadline(

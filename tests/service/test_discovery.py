@@ -15,7 +15,7 @@ from draftloop.errors import Mismatch
 from draftloop.model_info import ModelInfo
 from draftloop.rpc import convert
 from draftloop.rpc.channel import open_channel
-from orchestrator import discovery
+from orchestrator import discovery as discovery_module
 from orchestrator.addresses import Address, AddressBook
 from orchestrator.beginnings import BLOCK_TOKENS
 from orchestrator.clients import drafter_info
@@ -37,8 +37,8 @@ def short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     The time for an answer is lengthened: on a busy machine a first connection takes seconds.
     """
     for name in ("RESOLVE_INTERVAL_S", "POLL_INTERVAL_S", "POLL_MISSING_INTERVAL_S"):
-        monkeypatch.setattr(discovery, name, 0.02)
-    monkeypatch.setattr(discovery, "INFO_TIMEOUT_S", 30.0)
+        monkeypatch.setattr(discovery_module, name, 0.02)
+    monkeypatch.setattr(discovery_module, "INFO_TIMEOUT_S", 30.0)
 
 
 def drafter_with(model: ModelInfo | None = None) -> fakes.FakeDrafter:
@@ -66,31 +66,31 @@ def require_same_model_as_first(model: ModelInfo, address: str) -> None:
 
 
 @asynccontextmanager
-async def discovery_of(book: AddressBook | Pods) -> AsyncIterator[Discovery]:
-    found = Discovery(
+async def discovery_of(addresses: AddressBook | Pods) -> AsyncIterator[Discovery]:
+    discovery = Discovery(
         "drafter",
-        book,  # type: ignore[arg-type]
+        addresses,  # type: ignore[arg-type]
         open_channel=channel_to,
         ask_info=drafter_info,
         require_compatible=require_same_model_as_first,
     )
     try:
-        yield found
+        yield discovery
     finally:
-        await found.stop()
+        await discovery.stop()
 
 
-def known_addresses(found: Discovery) -> set[str]:
-    return {replica.address for replica in found.replicas.by_preference()}
+def known_addresses(discovery: Discovery) -> set[str]:
+    return {replica.address for replica in discovery.replicas.by_preference()}
 
 
 async def test_dns_name_is_resolved_by_the_system() -> None:
     async with fakes.listening(add, drafter_with(FIRST)) as address:
         port = address.rpartition(":")[2]
-        async with discovery_of(AddressBook([f"dns:///localhost:{port}"])) as found:
-            await found.poll_once()
-            assert known_addresses(found) == {address}
-            assert found.replicas.model == FIRST
+        async with discovery_of(AddressBook([f"dns:///localhost:{port}"])) as discovery:
+            await discovery.poll_once()
+            assert known_addresses(discovery) == {address}
+            assert discovery.replicas.model == FIRST
 
 
 async def test_replicas_join_and_leave_with_their_addresses() -> None:
@@ -100,93 +100,102 @@ async def test_replicas_join_and_leave_with_their_addresses() -> None:
         fakes.listening(add, drafter_with()) as new,
     ):
         pods = Pods(old)
-        async with discovery_of(pods) as found:
-            await found.poll_once()
-            found.start_polling()
-            (replica,) = found.replicas.by_preference()
+        async with discovery_of(pods) as discovery:
+            await discovery.poll_once()
+            discovery.start_polling()
+            (replica,) = discovery.replicas.by_preference()
             replica.sessions += 1
             pods.addresses = [new]
-            await eventually(lambda: known_addresses(found) == {new})
+            await eventually(lambda: known_addresses(discovery) == {new})
             await drafter_info(replica.channel, 5)
             replica.sessions -= 1
-            await eventually(lambda: replica not in found._leaving)
+            await eventually(lambda: replica not in discovery._leaving)
             with pytest.raises(grpc.aio.UsageError):
                 await drafter_info(replica.channel, 5)
 
 
 async def test_dead_replica_leaves_and_returning_one_is_used_again() -> None:
     port, successor = quiet_port(), drafter_with(model_info(instance_id="second"))
-    async with discovery_of(pods := Pods()) as found, fakes.listening(add, drafter_with()) as other:
+    async with (
+        discovery_of(pods := Pods()) as discovery,
+        fakes.listening(add, drafter_with()) as second,
+    ):
         async with fakes.listening(add, drafter_with(), port) as address:
-            pods.addresses = [address, other]
-            await found.poll_once()
-            found.start_polling()
-            assert known_addresses(found) == {address, other}
-            for replica in found.replicas.by_preference():
+            pods.addresses = [address, second]
+            await discovery.poll_once()
+            discovery.start_polling()
+            assert known_addresses(discovery) == {address, second}
+            for replica in discovery.replicas.by_preference():
                 replica.record_failure()
-        await eventually(lambda: known_addresses(found) == {other})
+        await eventually(lambda: known_addresses(discovery) == {second})
         async with fakes.listening(add, successor, port):
-            await eventually(lambda: known_addresses(found) == {address, other})
-            failures = {each.address: each.failures for each in found.replicas.by_preference()}
-            assert failures == {address: 0, other: 1}
+            await eventually(lambda: known_addresses(discovery) == {address, second})
+            failures = {each.address: each.failures for each in discovery.replicas.by_preference()}
+            assert failures == {address: 0, second: 1}
 
 
 async def test_restarted_replica_has_no_cached_prefixes() -> None:
     """A restarted replica has no cached prefixes. It used to get sessions for its predecessor's."""
     text = list(range(2 * BLOCK_TOKENS))
-    said = convert.model_info_to_pb(model_info(instance_id="first", prefix_caching=True))
-    service = fakes.FakeDrafter(said, fakes.no_draft)
-    async with fakes.listening(add, service) as address, discovery_of(pods := Pods()) as found:
+    info = convert.model_info_to_pb(model_info(instance_id="first", prefix_caching=True))
+    service = fakes.FakeDrafter(info, fakes.no_draft)
+    async with fakes.listening(add, service) as address, discovery_of(pods := Pods()) as discovery:
         pods.addresses = [address]
-        await found.poll_once()
-        (replica,) = found.replicas
-        found.replicas.record_prefix(replica, text, "a")
-        await found.poll_once()
-        assert found.replicas.cached_tokens(text, "a") == len(text)
-        said.instance_id = "second"
-        await found.poll_once()
-        assert found.replicas.cached_tokens(text, "a") == 0
+        await discovery.poll_once()
+        (replica,) = discovery.replicas
+        discovery.replicas.record_prefix(replica, text, "a")
+        await discovery.poll_once()
+        assert discovery.replicas.cached_tokens(text, "a") == len(text)
+        info.instance_id = "second"
+        await discovery.poll_once()
+        assert discovery.replicas.cached_tokens(text, "a") == 0
 
 
 async def test_process_with_two_addresses_is_one_replica() -> None:
     """A name may have an IPv4 and an IPv6 address; if one fails, the other takes its place."""
     async with (
-        fakes.listening(add, drafter_with(FIRST)) as other,
-        discovery_of(pods := Pods()) as found,
+        fakes.listening(add, drafter_with(FIRST)) as second,
+        discovery_of(pods := Pods()) as discovery,
     ):
         async with fakes.listening(add, drafter_with(FIRST)) as address:
-            pods.addresses = [address, other]
-            await found.poll_once()
-            found.start_polling()
-            assert known_addresses(found) == {address} and "the process at" in found.missing[other]
-        await eventually(lambda: known_addresses(found) == {other})
+            pods.addresses = [address, second]
+            await discovery.poll_once()
+            discovery.start_polling()
+            assert (
+                known_addresses(discovery) == {address}
+                and "the process at" in discovery.missing[second]
+            )
+        await eventually(lambda: known_addresses(discovery) == {second})
 
 
 async def test_replica_with_a_closed_connection_is_tried_last() -> None:
     """The closed connection is the only sign; a session sent there would wait for its timeout."""
-    async with discovery_of(pods := Pods()) as found, fakes.listening(add, drafter_with()) as other:
+    async with (
+        discovery_of(pods := Pods()) as discovery,
+        fakes.listening(add, drafter_with()) as second,
+    ):
         async with fakes.listening(add, drafter_with()) as address:
-            pods.addresses = [address, other]
-            await found.poll_once()
-        await eventually(lambda: not all(replica.is_connected for replica in found.replicas))
-        firsts = {found.replicas.by_preference()[0].address for _ in range(50)}
-        assert firsts == {other}
-        assert known_addresses(found) == {address, other}
+            pods.addresses = [address, second]
+            await discovery.poll_once()
+        await eventually(lambda: not all(replica.is_connected for replica in discovery.replicas))
+        firsts = {discovery.replicas.by_preference()[0].address for _ in range(50)}
+        assert firsts == {second}
+        assert known_addresses(discovery) == {address, second}
 
 
 async def test_replica_with_another_model_is_refused_and_logged_once() -> None:
-    stranger = drafter_with(model_info(model_fingerprint="cc", instance_id="stranger"))
+    other_model = drafter_with(model_info(model_fingerprint="cc", instance_id="stranger"))
     with capture_logs() as lines:
         async with (
             fakes.listening(add, drafter_with()) as good,
-            fakes.listening(add, stranger) as bad,
-            discovery_of(Pods(bad, good)) as found,
+            fakes.listening(add, other_model) as bad,
+            discovery_of(Pods(bad, good)) as discovery,
         ):
-            await found.poll_once()
-            found.start_polling()
+            await discovery.poll_once()
+            discovery.start_polling()
             await asyncio.sleep(0.3)
-            assert known_addresses(found) == {good}
-            assert "cc" in found.missing[bad]
+            assert known_addresses(discovery) == {good}
+            assert "cc" in discovery.missing[bad]
     refusals = [line for line in lines if line["event"] == "drafter refused"]
     assert len(refusals) == 1 and refusals[0]["address"] == bad
     assert "aa" in refusals[0]["reason"] and "cc" in refusals[0]["reason"]
@@ -195,25 +204,25 @@ async def test_replica_with_another_model_is_refused_and_logged_once() -> None:
 async def test_first_look_raises_when_no_replica_fits() -> None:
     async with (
         fakes.listening(add, drafter_with(model_info(model_fingerprint="cc"))) as bad,
-        discovery_of(Pods(bad, "127.0.0.1:1")) as found,
+        discovery_of(Pods(bad, "127.0.0.1:1")) as discovery,
     ):
         with pytest.raises(Mismatch, match="cc"):
-            await found.poll_once()
+            await discovery.poll_once()
 
 
 async def test_silent_replica_does_not_keep_others_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(discovery, "INFO_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(discovery_module, "INFO_TIMEOUT_S", 0.5)
     async with (
-        fakes.black_hole() as silent,
+        fakes.black_hole() as unanswering,
         fakes.listening(add, drafter_with()) as good,
-        discovery_of(Pods(silent, good)) as found,
+        discovery_of(Pods(unanswering, good)) as discovery,
     ):
-        await found.poll_once()
-        found.start_polling()
+        await discovery.poll_once()
+        discovery.start_polling()
         await eventually(
-            lambda: known_addresses(found) == {good} and set(found.missing) == {silent}
+            lambda: known_addresses(discovery) == {good} and set(discovery.missing) == {unanswering}
         )
 
 
@@ -221,15 +230,15 @@ async def test_replica_that_stops_answering_leaves(monkeypatch: pytest.MonkeyPat
     drafter = drafter_with()
     async with (
         fakes.listening(add, drafter) as address,
-        discovery_of(Pods(address)) as found,
+        discovery_of(Pods(address)) as discovery,
     ):
-        await found.poll_once()
-        monkeypatch.setattr(discovery, "INFO_TIMEOUT_S", 0.5)
-        found.start_polling()
+        await discovery.poll_once()
+        monkeypatch.setattr(discovery_module, "INFO_TIMEOUT_S", 0.5)
+        discovery.start_polling()
         drafter.info_delay_s = 3600
-        await eventually(lambda: not known_addresses(found))
+        await eventually(lambda: not known_addresses(discovery))
         drafter.info_delay_s = 0
-        await eventually(lambda: known_addresses(found) == {address})
+        await eventually(lambda: known_addresses(discovery) == {address})
 
 
 async def test_unreadable_answer_does_not_stop_discovery() -> None:
@@ -243,12 +252,12 @@ async def test_unreadable_answer_does_not_stop_discovery() -> None:
 
     async with (
         fakes.listening(add, drafter_with()) as address,
-        discovery_of(Pods(address)) as found,
+        discovery_of(Pods(address)) as discovery,
     ):
-        found._ask_info = ask
+        discovery._ask_info = ask
         with capture_logs() as lines:
-            await found.poll_once()
-            assert not found.replicas and "AttributeError" in found.missing[address]
-            found.start_polling()
-            await eventually(lambda: known_addresses(found) == {address})
+            await discovery.poll_once()
+            assert not discovery.replicas and "AttributeError" in discovery.missing[address]
+            discovery.start_polling()
+            await eventually(lambda: known_addresses(discovery) == {address})
         assert sum(line["event"] == "unforeseen error" for line in lines) == 2

@@ -42,19 +42,19 @@ LOOPBACK = "127.0.0.1:0"
 async def open_doors(**settings: Any) -> AsyncIterator[tuple[OrchestratorServer, HttpServer]]:
     """The servers, set to ready; the gRPC server also serves a scripted verifier's calls."""
     listens = {"listen": LOOPBACK, "http_listen": LOOPBACK, "tokenizer": bundled_model("verifier")}
-    chosen = OrchestratorSettings(**{**listens, "grace_period_s": 600, **settings})
-    deployment = Deployment(chosen)
+    configured = OrchestratorSettings(**{**listens, "grace_period_s": 600, **settings})
+    deployment = Deployment(configured)
     front = Front(deployment)
-    http = HttpServer(chosen, front)
-    doors = OrchestratorServer("any", chosen, http, front)
-    verifier_pb2_grpc.add_VerifierServicer_to_server(fakes.ScriptedVerifier(), doors.server)
-    await doors.listen()
-    await doors.ready()
+    http = HttpServer(configured, front)
+    server = OrchestratorServer("any", configured, http, front)
+    verifier_pb2_grpc.add_VerifierServicer_to_server(fakes.ScriptedVerifier(), server.server)
+    await server.listen()
+    await server.ready()
     try:
         async with asyncio.timeout(LIMIT_S):
-            yield doors, http
+            yield server, http
     finally:
-        await doors.server.stop(0)
+        await server.server.stop(0)
         await http.stop()
         await deployment.stop()
 
@@ -62,27 +62,27 @@ async def open_doors(**settings: Any) -> AsyncIterator[tuple[OrchestratorServer,
 async def test_service_health_follows_the_verifiers_and_liveness_does_not() -> None:
     """The service's health is that of `/ready`; load balancers and `draftloop health` read it."""
     async with (
-        open_doors() as (doors, http),
-        grpc.aio.insecure_channel(doors.address) as channel,
+        open_doors() as (server, http),
+        grpc.aio.insecure_channel(server.address) as channel,
     ):
         stub = health_pb2_grpc.HealthStub(channel)
         verifiers = http.gateway.front.deployment.replicas()["verifier"]
-        told = stub.Watch(health_pb2.HealthCheckRequest(service="any"))
+        watch = stub.Watch(health_pb2.HealthCheckRequest(service="any"))
         for status, joins in (("NOT_SERVING", True), ("SERVING", False), ("NOT_SERVING", None)):
-            while STATUS.Name((await told.read()).status) != status:
+            while STATUS.Name((await watch.read()).status) != status:
                 pass
             alive = await stub.Check(health_pb2.HealthCheckRequest())
             assert alive.status == STATUS.Value("SERVING")
             if joins is not None:
                 replica = Replica("a", channel) if joins else next(iter(verifiers))
                 (verifiers.join if joins else verifiers.leave)(replica)
-        told.cancel()
+        watch.cancel()
 
 
 @contextlib.asynccontextmanager
-async def running_call(doors: OrchestratorServer) -> AsyncIterator[Any]:
+async def running_call(server: OrchestratorServer) -> AsyncIterator[Any]:
     """A call that runs until `end` closes it."""
-    async with grpc.aio.insecure_channel(doors.address) as channel:
+    async with grpc.aio.insecure_channel(server.address) as channel:
         call = verifier_pb2_grpc.VerifierStub(channel).Verify()
         await call.write(open_verifier())
         await call.read()
@@ -102,12 +102,12 @@ WHOLE = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 @contextlib.asynccontextmanager
 async def connection_with(
-    http: HttpServer, said: bytes
+    http: HttpServer, data: bytes
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """A connection on which these bytes were sent."""
     host, _, port = http.address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(said)
+    writer.write(data)
     await writer.drain()
     try:
         yield reader, writer
@@ -115,15 +115,15 @@ async def connection_with(
         writer.close()
 
 
-@pytest.mark.parametrize("said", [b"", HEAD], ids=["nothing", "half a head"])
-async def test_silent_connections_are_closed(monkeypatch: pytest.MonkeyPatch, said: bytes) -> None:
+@pytest.mark.parametrize("data", [b"", HEAD], ids=["nothing", "half a head"])
+async def test_silent_connections_are_closed(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
     """Silent connections are closed, as each takes one of the process's file descriptors."""
     monkeypatch.setattr(connections, "HEAD_TIMEOUT_S", 0.2)
-    async with open_doors() as (_, http), connection_with(http, said) as (reader, writer):
+    async with open_doors() as (_, http), connection_with(http, data) as (reader, writer):
         assert await reader.read() == b""
     async with open_doors() as (_, http), connection_with(http, WHOLE) as (reader, writer):
         await reader.readuntil(b"}")
-        writer.write(said or b"GET")
+        writer.write(data or b"GET")
         assert await reader.read() == b""
 
 
@@ -175,9 +175,9 @@ async def test_internal_error_has_cors_headers_and_request_id(
 async def test_incomplete_body_is_refused_on_drain_and_timeout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with open_doors() as (doors, http), connection_with(http, HALF_A_BODY) as (reader, _):
+    async with open_doors() as (server, http), connection_with(http, HALF_A_BODY) as (reader, _):
         await eventually(lambda: http.busy)
-        draining = asyncio.create_task(doors.drain())
+        draining = asyncio.create_task(server.drain())
         assert (await reader.read()).startswith(b"HTTP/1.1 503 ")
         await draining
     monkeypatch.setattr(envelope, "BODY_PIECE_TIMEOUT_S", 0.2)
@@ -214,11 +214,11 @@ async def test_body_of_a_refused_request_is_read_only_up_to_limits(
 
 async def test_health_and_metrics_stay_available_during_a_drain() -> None:
     async with (
-        open_doors() as (doors, http),
-        running_call(doors) as call,
+        open_doors() as (server, http),
+        running_call(server) as call,
         httpx.AsyncClient(base_url=f"http://{http.address}") as client,
     ):
-        draining = asyncio.create_task(doors.drain())
+        draining = asyncio.create_task(server.drain())
         await eventually(lambda: not http.gateway.ready)
         await asyncio.sleep(0.2)
         statuses = [(await client.get(f"/{path}")).status_code for path in ("health", "metrics")]
@@ -251,7 +251,7 @@ async def count_failure(client: httpx.AsyncClient, status: int, **more: Any) -> 
 
 
 @pytest.mark.parametrize(
-    ("status", "said"),
+    ("status", "fields"),
     [
         (400, {"json": {}}),
         (400, {"json": None, "content": b"{", "headers": JSON}),
@@ -263,18 +263,18 @@ async def count_failure(client: httpx.AsyncClient, status: int, **more: Any) -> 
         (400, {"url": "/v1/chat/completions", "json": {"messages": 1}}),
     ],
 )
-async def test_every_client_error_is_counted_once(status: int, said: dict[str, Any]) -> None:
+async def test_every_client_error_is_counted_once(status: int, fields: dict[str, Any]) -> None:
     async with gateway() as (client, _):
-        assert await count_failure(client, status, **said) == {"invalid_input": 1}
+        assert await count_failure(client, status, **fields) == {"invalid_input": 1}
 
 
 async def test_request_refused_during_a_drain_is_counted() -> None:
     async with (
-        open_doors() as (doors, http),
-        running_call(doors) as call,
+        open_doors() as (server, http),
+        running_call(server) as call,
         httpx.AsyncClient(base_url=f"http://{http.address}") as client,
     ):
-        draining = asyncio.create_task(doors.drain())
+        draining = asyncio.create_task(server.drain())
         await eventually(lambda: not http.gateway.ready)
         assert await count_failure(client, 503) == {"unavailable": 1}
         await end_call(call)
@@ -286,9 +286,9 @@ async def test_refused_keys_and_tenants_are_counted(tmp_path: Path) -> None:
     key = new_key()
     keys = tmp_path / "keys.toml"
     keys.write_text(KeyEntry(name="one", sha256=hash_of(key), tenant="acme").toml())
-    named = {"authorization": f"Bearer {key}"}
+    with_key = {"authorization": f"Bearer {key}"}
     async with gateway(keys) as (client, _):
         assert await count_failure(client, 401) == {"unauthenticated": 1}
-        other = {**named, "x-tenant": "other"}
-        assert await count_failure(client, 403, headers=other) == {"forbidden": 1}
-        assert await count_failure(client, 400, json={}, headers=named) == {"invalid_input": 1}
+        other_tenant = {**with_key, "x-tenant": "other"}
+        assert await count_failure(client, 403, headers=other_tenant) == {"forbidden": 1}
+        assert await count_failure(client, 400, json={}, headers=with_key) == {"invalid_input": 1}

@@ -46,14 +46,17 @@ async def test_drafts_of_a_model_equal_to_the_target_are_all_accepted(
 
     Guards the positions, keys and values kept across rounds, and the noise of both services.
     """
-    chosen: dict[str, Any] = {"sampling": sampling(temperature=temperature)}
-    same = serve_drafter(draft_temperature=1)  # the target's own temperature
-    async with same as (near, _), serve_verifier() as (far, _):
-        drafter, verifier = DrafterStub(near).Draft(), VerifierStub(far).Verify()
-        await send_and_read(drafter, open_drafter(**chosen))
+    options: dict[str, Any] = {"sampling": sampling(temperature=temperature)}
+    equal_drafter = serve_drafter(draft_temperature=1)  # the target's own temperature
+    async with equal_drafter as (drafter_channel, _), serve_verifier() as (verifier_channel, _):
+        drafter, verifier = (
+            DrafterStub(drafter_channel).Draft(),
+            VerifierStub(verifier_channel).Verify(),
+        )
+        await send_and_read(drafter, open_drafter(**options))
         committed = list(PROMPT)
         new = list(
-            (await send_and_read(verifier, open_verifier(**chosen))).verdict.emitted_token_ids
+            (await send_and_read(verifier, open_verifier(**options))).verdict.emitted_token_ids
         )
         for round_number in range(8):
             committed += new
@@ -163,8 +166,8 @@ async def test_drafting_stops_when_it_does_not_pay(serve_drafter: Start, strateg
     async with serve_drafter() as (channel, _):
         call: Any = DrafterStub(channel).Draft()
         await send_and_read(call, open_drafter(strategy=strategy))
-        dear: dict[str, Any] = {"tokens_per_second": 1e9, "least_path_probability": 1.0}
-        answer = await send_and_read(call, propose(LENGTH + 1, [5], 8, **dear))
+        expensive: dict[str, Any] = {"tokens_per_second": 1e9, "least_path_probability": 1.0}
+        answer = await send_and_read(call, propose(LENGTH + 1, [5], 8, **expensive))
         assert answer.timings.forwards == 1
         answer = await send_and_read(call, propose(LENGTH + 2, [6], 8))
         assert answer.timings.forwards > 1 or len(answer.draft.token_ids) > 1
@@ -181,8 +184,8 @@ async def test_draft_reports_why_it_ended_and_what_it_left_out(
         answer = await send_and_read(call, propose(LENGTH + 1, [5], 6))
         assert len(answer.draft.token_ids) == 6 < answer.proposed_nodes
         assert answer.end in (drafter_pb2.DRAFT_END_NODES, drafter_pb2.DRAFT_END_DEPTH)
-        dear: dict[str, Any] = {"tokens_per_second": 1e9}
-        answer = await send_and_read(call, propose(LENGTH + 2, [6], 6, **dear))
+        expensive: dict[str, Any] = {"tokens_per_second": 1e9}
+        answer = await send_and_read(call, propose(LENGTH + 2, [6], 6, **expensive))
         assert answer.end == drafter_pb2.DRAFT_END_DRAFT_COST
         call.cancel()
 
@@ -192,8 +195,8 @@ async def test_offer_is_reviewed_in_the_first_forward(serve_drafter: Start) -> N
     async with serve_drafter() as (channel, _):
         call: Any = DrafterStub(channel).Draft()
         await send_and_read(call, open_drafter(strategy="fused"))
-        asked = propose(LENGTH + 1, [5], 16, offer=offer, tokens_per_second=1e9)
-        answer = await send_and_read(call, asked)
+        request = propose(LENGTH + 1, [5], 16, offer=offer, tokens_per_second=1e9)
+        answer = await send_and_read(call, request)
         assert answer.timings.forwards == 1
         assert TokenSource.PHRASE in answer.draft.sources
         call.cancel()

@@ -24,25 +24,25 @@ async def test_service_ends_when_a_forward_hangs(
     ended = asyncio.Event()
     reasons: list[str] = []
 
-    def end(error: BaseException, in_a_row: int) -> None:
+    def end(error: BaseException, failures: int) -> None:
         reasons.append(str(error))
         ended.set()
 
     monkeypatch.setattr(service, "HANGS_S", 0.5)
     monkeypatch.setattr(service, "_exit_process", end)
-    comes_back = threading.Event()
+    release = threading.Event()
     async with serve_verifier() as (channel, host):
         run = host.model._run
 
         def hang(forwards: Any) -> Any:
-            comes_back.wait(WAIT_S)
+            release.wait(WAIT_S)
             return run(forwards)
 
         monkeypatch.setattr(host.model, "_run", hang)
         call = VerifierStub(channel).Verify()
         opening = asyncio.create_task(send_and_read(call, open_verifier()))
         await asyncio.wait_for(ended.wait(), WAIT_S)
-        comes_back.set()
+        release.set()
         await opening
         call.cancel()
     assert reasons == ["a forward has run for 0.5 s"]

@@ -76,9 +76,9 @@ async def test_verifier_does_not_resume_a_text_of_another_format(serve_verifier:
     """A verifier restarted in another format used to resume texts until discovery asked it."""
     async with serve_verifier(quantization="w8a8") as (channel, _):
         served: dict[str, Any] = {"dtype": "float32", "quantization": "w8a8"}
-        for said in ({}, served):
+        for fields in ({}, served):
             assert (
-                await send_and_read(VerifierStub(channel).Verify(), open_verifier(**said))
+                await send_and_read(VerifierStub(channel).Verify(), open_verifier(**fields))
             ).verdict
         for changed in ({"dtype": "bfloat16"}, {"quantization": ""}, {"quantization": "int8"}):
             with pytest.raises(grpc.aio.AioRpcError) as refused:

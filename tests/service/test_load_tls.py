@@ -23,8 +23,12 @@ async def test_client_certificate_is_shown_to_a_server_that_requires_one(
 ) -> None:
     """`draftloop generate` reads these variables; the load test used to read only the CA."""
     authority = Authority(tmp_path / "ours")
-    mine = authority.pair("client")
-    for name, file in (("CA", authority.ca), ("CERTIFICATE", mine.certificate), ("KEY", mine.key)):
+    client_pair = authority.pair("client")
+    for name, file in (
+        ("CA", authority.ca),
+        ("CERTIFICATE", client_pair.certificate),
+        ("KEY", client_pair.key),
+    ):
         monkeypatch.setenv(f"DRAFTLOOP_TLS_{name}", str(file))
     async with listening(**flags(authority.pair("server"), tls_client_ca=authority.ca)) as address:
         with pytest.raises(DraftloopError, match="is no Draftloop orchestrator"):  # TLS works

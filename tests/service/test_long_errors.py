@@ -62,5 +62,5 @@ async def test_errors_of_any_length_keep_their_kind(kind: str) -> None:
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
                     await stub.Info(verifier_pb2.VerifierInfoRequest())
                 assert caught.value.code() is to_status(fake.error)[0]
-                told = str(to_error(caught.value, "here"))
-                assert letter * length in told or f"{letter * 200}…" in told
+                message = str(to_error(caught.value, "here"))
+                assert letter * length in message or f"{letter * 200}…" in message

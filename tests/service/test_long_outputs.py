@@ -28,16 +28,16 @@ HELD = sampling(grammar={"regex": "[a-z ]*"})
 @pytest.fixture
 def consuming_threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of threads in which a grammar consumed several tokens at once."""
-    seen: list[str] = []
+    threads: list[str] = []
     observe = Follower.observe
 
-    def noted(follower: Follower, token_ids: Sequence[int]) -> None:
+    def record_thread(follower: Follower, token_ids: Sequence[int]) -> None:
         if len(token_ids) > 1:
-            seen.append(threading.current_thread().name)
+            threads.append(threading.current_thread().name)
         observe(follower, token_ids)
 
-    monkeypatch.setattr(Follower, "observe", noted)
-    return seen
+    monkeypatch.setattr(Follower, "observe", record_thread)
+    return threads
 
 
 def output_of(tokens: int) -> list[int]:

@@ -46,7 +46,7 @@ def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], s
     """The URL of a kind of log; the servers that it needs are started once."""
     folder = tmp_path_factory.mktemp("redis")
     servers: list[RedisServer] = []
-    known: dict[str, str] = {}
+    started: dict[str, str] = {}
 
     def start(*options: str, **more: bool) -> RedisServer:
         server = RedisServer(folder, *options, **more)  # type: ignore[arg-type]
@@ -55,9 +55,9 @@ def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], s
         return server
 
     def url(kind: str) -> str:
-        if kind not in known:
-            known[kind] = MAKERS[kind](folder, start)
-        return known[kind]
+        if kind not in started:
+            started[kind] = MAKERS[kind](folder, start)
+        return started[kind]
 
     yield url
     for server in servers:
@@ -127,8 +127,8 @@ MAKERS: dict[str, Callable[[Path, Start], str]] = {
 
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
-    chosen: str = request.param
-    return chosen
+    log_kind: str = request.param
+    return log_kind
 
 
 @pytest.fixture
@@ -165,8 +165,8 @@ def test_cleared_log_holds_the_clearing_record_and_accepts_new_ones(log: PhraseL
     log.clear(encode_cleared(1))
     assert log.length() == 1 and len(log.read(START, 10)) == 1
     log.append([record(2)])
-    found = log.read(first.position, 10)
-    cleared, batch = (decode(entry.record) for entry in found)
+    entries = log.read(first.position, 10)
+    cleared, batch = (decode(entry.record) for entry in entries)
     assert cleared is not None and cleared.cleared and batch is not None and batch.origin == 2
 
 
@@ -200,8 +200,8 @@ def test_namespaces_are_listed_and_separate(kind: str, urls: Callable[[str], str
         log.append([record(number)])
         assert log.length() == 1
     logs[0].clear(encode_cleared(1))
-    found = list_namespaces(urls(kind), OPTIONS)
-    assert [name for name in found if any(own in name for own in names)] == names
+    listed = list_namespaces(urls(kind), OPTIONS)
+    assert [name for name in listed if any(own in name for own in names)] == names
     for log in logs:
         log.close()
 
@@ -220,9 +220,9 @@ def test_foreign_entries_are_passed_on_to_the_decoder(
     log.close()
 
 
-@pytest.mark.parametrize("silent", [False, True], ids=["killed", "frozen"])
+@pytest.mark.parametrize("frozen", [False, True], ids=["killed", "frozen"])
 def test_lost_server_fails_within_milliseconds_and_is_used_again(
-    tmp_path: Path, silent: bool
+    tmp_path: Path, frozen: bool
 ) -> None:
     options = LogOptions(connect_timeout_s=0.05, operation_timeout_s=0.05)
     with RedisServer(tmp_path) as server:
@@ -236,17 +236,17 @@ def test_lost_server_fails_within_milliseconds_and_is_used_again(
             return False
 
         until(lambda: appended(1))
-        server.freeze() if silent else server.kill()
+        server.freeze() if frozen else server.kill()
         for _ in range(5):
-            began = time.monotonic()
+            started = time.monotonic()
             with pytest.raises(LogUnavailable):
                 log.append([record(2)])
-            assert time.monotonic() - began < 5.0  # faster than redis-py's default retries
-        server.thaw() if silent else server.start()
+            assert time.monotonic() - started < 5.0  # faster than redis-py's default retries
+        server.thaw() if frozen else server.start()
         until(lambda: appended(3))
-        patient = open_log(server.url, "n", OPTIONS)
-        assert patient.read(START, 100)[-1].record == record(3)
-        patient.close()
+        reopened = open_log(server.url, "n", OPTIONS)
+        assert reopened.read(START, 100)[-1].record == record(3)
+        reopened.close()
         log.close()
 
 
@@ -257,9 +257,9 @@ def test_log_behind_the_last_position_is_read_from_the_beginning(tmp_path: Path)
         log.append([record(1)])
         after = "99999999999999-0"
         assert log.follow(after, 10, 0.05) == [] and log.resume(after) == START
-        found = log.follow(START, 10, 0.05)
-        assert [entry.record for entry in found] == [record(1)]
-        assert log.resume(found[0].position) == found[0].position
+        entries = log.follow(START, 10, 0.05)
+        assert [entry.record for entry in entries] == [record(1)]
+        assert log.resume(entries[0].position) == entries[0].position
         log.close()
 
 
@@ -320,20 +320,20 @@ def test_each_sentinel_is_tried_once() -> None:
     """With redis-py's default retries one dead sentinel took four seconds, three took twelve."""
     with (
         port_that_closes_connections() as (first, tries),
-        port_that_closes_connections() as (second, others),
+        port_that_closes_connections() as (second, second_tries),
     ):
         log = open_log(f"redis+sentinel://127.0.0.1:{first},127.0.0.1:{second}/m", "n", OPTIONS)
         for count in (1, 2):
             with pytest.raises(LogUnavailable):
                 log.length()
-            assert (len(tries), len(others)) == (count, count)
+            assert (len(tries), len(second_tries)) == (count, count)
         log.close()
 
 
 def test_dead_first_sentinel_costs_one_attempt(urls: Callable[[str], str]) -> None:
-    known = urls("sentinel").removeprefix("redis+sentinel://")
+    live_address = urls("sentinel").removeprefix("redis+sentinel://")
     with port_that_closes_connections() as (port, tries):
-        log = open_log(f"redis+sentinel://127.0.0.1:{port},{known}", "n", OPTIONS)
+        log = open_log(f"redis+sentinel://127.0.0.1:{port},{live_address}", "n", OPTIONS)
         log.append([record(1)])
         log.append([record(2)])
         assert len(tries) == 1  # the sentinel that answered is asked first from then on

@@ -1,4 +1,4 @@
-"""Processes learn the phrases of a request exactly once, whoever published them."""
+"""Processes learn the phrases of a request exactly once, whichever process published them."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ def compiled() -> None:
 
 def session(store: PhraseStore, access: PhraseAccess, *, publishes: bool) -> PhraseSession:
     """The phrase session of a request in one of the processes that serve it."""
-    made = store.session(
+    opened = store.session(
         access, CONTEXT, vocabulary_size=1000, expected_tokens=16, publishes=publishes
     )
-    assert made is not None
-    return made
+    assert opened is not None
+    return opened
 
 
-def learn_tokens(made: PhraseSession, *tokens: int) -> None:
+def learn_tokens(phrase_session: PhraseSession, *tokens: int) -> None:
     """Learns from a round without a draft."""
-    made.learn(CONTEXT, EMPTY_TREE, Verdict((), tokens, tokens[0]))
+    phrase_session.learn(CONTEXT, EMPTY_TREE, Verdict((), tokens, tokens[0]))
 
 
 def test_records_read_back_by_their_publisher_count_once(
     server: RedisServer, open_store: Callable[..., PhraseStore]
 ) -> None:
-    publisher, other = (open_store(server.url).namespace("m") for _ in range(2))
+    publisher, reader = (open_store(server.url).namespace("m") for _ in range(2))
     publisher.publish(1, phrase(5))
     publisher.publish(2, phrase(6))
-    until(lambda: other.figures().received == 2)
-    other.publish(3, phrase(7))
+    until(lambda: reader.figures().received == 2)
+    reader.publish(3, phrase(7))
     until(lambda: publisher.figures().received == 1)
-    assert other.figures().received == 2
+    assert reader.figures().received == 2
 
 
 def test_drafter_learns_every_round_of_its_requests_once(
@@ -64,23 +64,23 @@ def test_drafter_learns_every_round_of_its_requests_once(
     access = PhraseAccess(target_fingerprint="m", origin=7)
     first = session(orchestrator, access, publishes=True)
     second = session(drafter, access, publishes=False)
-    known, following = orchestrator.namespaces()[0], drafter.namespaces()[0]
-    assert following.wait_replayed(10)
-    for made in (first, second):  # a round that both processes learn from
-        learn_tokens(made, 4, 5)
+    publisher, follower = orchestrator.namespaces()[0], drafter.namespaces()[0]
+    assert follower.wait_replayed(10)
+    for phrase_session in (first, second):  # a round that both processes learn from
+        learn_tokens(phrase_session, 4, 5)
     for token in range(100, 110):  # further rounds, drafted elsewhere
         learn_tokens(first, token)
-    until(lambda: following.figures().received == 11)
-    state = [int(number) for number in known.index.table.state]
-    assert [int(number) for number in following.index.table.state] == state
+    until(lambda: follower.figures().received == 11)
+    state = [int(number) for number in publisher.index.table.state]
+    assert [int(number) for number in follower.index.table.state] == state
 
 
 def test_drafter_learns_by_itself_without_a_shared_log(
     open_store: Callable[..., PhraseStore],
 ) -> None:
     store = open_store("memory://")
-    made = session(store, PhraseAccess(target_fingerprint="m"), publishes=False)
-    learn_tokens(made, 4, 5)
+    phrase_session = session(store, PhraseAccess(target_fingerprint="m"), publishes=False)
+    learn_tokens(phrase_session, 4, 5)
     assert proposed_after(store.namespaces()[0]) == (4, 5)
 
 
@@ -120,12 +120,14 @@ def test_running_request_keeps_its_namespace(
     server: RedisServer, open_store: Callable[..., PhraseStore]
 ) -> None:
     """Requests of other tenants used to evict the namespace, and its phrases were lost."""
-    store, other = open_store(server.url, phrases_namespaces=2), open_store(server.url)
-    made = session(store, PhraseAccess(target_fingerprint="m", tenant="a"), publishes=True)
+    store, second_store = open_store(server.url, phrases_namespaces=2), open_store(server.url)
+    phrase_session = session(
+        store, PhraseAccess(target_fingerprint="m", tenant="a"), publishes=True
+    )
     for number in range(10):
         store.namespace("m", f"other {number}")
-        learn_tokens(made, 100 + number)
-    following = other.namespace("m", "a")
+        learn_tokens(phrase_session, 100 + number)
+    following = second_store.namespace("m", "a")
     until(lambda: following.figures().received == 10)
     assert [namespace.name for namespace in store.namespaces()] == ["m:other 9", "m:a"]
 
@@ -136,12 +138,12 @@ def test_phrases_for_an_evicted_namespace_are_counted_as_dropped(
     usual_s = LogOptions().operation_timeout_s
     store = open_store(server.url, phrases_namespaces=1, phrases_timeout_s=usual_s)
     access = PhraseAccess(target_fingerprint="m", tenant="a")
-    made, last = (session(store, access, publishes=True) for _ in range(2))
+    first, second = (session(store, access, publishes=True) for _ in range(2))
     server.freeze()  # nothing can be written until it is thawed
-    learn_tokens(last, 4)
+    learn_tokens(second, 4)
     store.namespace("m", "b")
-    learn_tokens(made, 5)
-    learn_tokens(made, 6)
+    learn_tokens(first, 5)
+    learn_tokens(first, 6)
     assert [namespace.name for namespace in store.namespaces()] == ["m:b"]
     until(lambda: store.figures().dropped == 3)
     assert store.figures().published == 0
@@ -159,11 +161,11 @@ def replace_stream(client: redis.Redis, entries: Sequence[Any]) -> None:
 def wait_until_end_checked(client: redis.Redis) -> None:
     """Waits until a follower of the idle log has checked its end twice."""
 
-    def looks() -> int:
+    def end_checks() -> int:
         return int(client.info("commandstats").get("cmdstat_xrevrange", {"calls": 0})["calls"])
 
-    before = looks()
-    until(lambda: looks() >= before + 2)
+    before = end_checks()
+    until(lambda: end_checks() >= before + 2)
 
 
 def fill(client: redis.Redis, count: int) -> None:
@@ -181,8 +183,8 @@ def test_log_that_lost_its_newest_records_is_not_read_again(
         fill(client, 400)
         namespace = open_store(server.url).namespace("m")
         assert namespace.wait_replayed(10) and namespace.figures().received == 400
-        for left in (399, 398, 90, 3):  # the last as from an old backup
-            replace_stream(client, client.xrange(KEY)[:left])
+        for remaining in (399, 398, 90, 3):  # the last as from an old backup
+            replace_stream(client, client.xrange(KEY)[:remaining])
             wait_until_end_checked(client)
             assert namespace.figures().received == 400
         client.xdel(KEY, client.xrevrange(KEY, count=1)[0][0])
@@ -200,10 +202,10 @@ def test_replaced_log_is_read_from_the_beginning_and_nothing_forgotten(
         namespace = open_store(server.url).namespace("m")
         assert namespace.wait_replayed(10)
         until(lambda: len(proposed_after(namespace)) == 1)
-        other = [
+        replacement = [
             (f"{place}-7", {"r": encode(place, [Phrase((1,), (2,))])}) for place in (998, 1050)
         ]
-        replace_stream(client, other)
+        replace_stream(client, replacement)
         until(lambda: namespace.figures().received == 102)
         assert proposed_after(namespace, (1,)) == (2,) and len(proposed_after(namespace)) == 1
         wait_until_end_checked(client)

@@ -53,8 +53,8 @@ def test_published_phrases_reach_other_processes(
     first, second = (open_store(server.url).namespace("m") for _ in range(2))
     first.publish(1, phrase(5, 6, 7))
     until(lambda: proposed_after(second) == (5, 6, 7))
-    late = open_store(server.url).namespace("m")  # replays the earlier records
-    assert late.wait_replayed(10) and proposed_after(late) == (5, 6, 7)
+    late_reader = open_store(server.url).namespace("m")  # replays the earlier records
+    assert late_reader.wait_replayed(10) and proposed_after(late_reader) == (5, 6, 7)
 
 
 def test_models_and_tenants_are_separate(
@@ -78,8 +78,8 @@ def test_clearing_reaches_every_process_and_keeps_later_phrases(
     until(lambda: proposed_after(first) == ())
     first.publish(2, phrase(6))
     until(lambda: proposed_after(second) == (6,))
-    late = open_store(server.url).namespace("m")
-    assert late.wait_replayed(10) and proposed_after(late) == (6,)
+    late_reader = open_store(server.url).namespace("m")
+    assert late_reader.wait_replayed(10) and proposed_after(late_reader) == (6,)
 
 
 def test_disconnected_process_applies_a_clearing_whose_record_is_gone(
@@ -91,12 +91,12 @@ def test_disconnected_process_applies_a_clearing_whose_record_is_gone(
         url = f"redis://{wire.address}"
         namespace = open_store(url, phrases_timeout_s=USUAL_S).namespace("m")
 
-        def meanwhile(act: Callable[[], object], record: bytes) -> None:
+        def while_disconnected(action: Callable[[], object], record: bytes) -> None:
             """Acts while the process is cut off; it then reads the record once it is back."""
             figures = namespace.figures()
             wire.hold()
             until(lambda: namespace.figures().failures > figures.failures)
-            act()
+            action()
             client.xadd(key, {"r": record})
             client.xtrim(key, maxlen=1, approximate=False)
             wire.release()
@@ -105,10 +105,12 @@ def test_disconnected_process_applies_a_clearing_whose_record_is_gone(
         client.xadd(key, {"r": encode(1, phrase(5))})
         until(lambda: proposed_after(namespace) == (5,))
         namespace.successors(8).learn([1], [2, 3])
-        meanwhile(lambda: clear(server), encode(2, [Phrase((1,), (6,))]))
+        while_disconnected(lambda: clear(server), encode(2, [Phrase((1,), (6,))]))
         assert proposed_after(namespace) == () and proposed_after(namespace, (1,)) == (6,)
         assert (namespace.successors(8).rows == -1).all()
-        meanwhile(lambda: None, encode(3, [Phrase((2,), (7,))]))  # no clearing, nothing forgotten
+        while_disconnected(
+            lambda: None, encode(3, [Phrase((2,), (7,))])
+        )  # no clearing, nothing forgotten
         assert proposed_after(namespace, (1,)) == (6,) and proposed_after(namespace, (2,)) == (7,)
 
 
@@ -129,32 +131,32 @@ def test_foreign_and_damaged_records_are_counted_and_skipped(
     assert namespace.figures().skipped == 5 and proposed_after(namespace) == (5,)
 
 
-@pytest.mark.parametrize("silent", [False, True], ids=["killed", "frozen"])
+@pytest.mark.parametrize("frozen", [False, True], ids=["killed", "frozen"])
 def test_nothing_stalls_without_redis_and_the_log_resumes(
-    server: RedisServer, open_store: Callable[..., PhraseStore], silent: bool
+    server: RedisServer, open_store: Callable[..., PhraseStore], frozen: bool
 ) -> None:
     stores = (open_store(server.url, phrases_timeout_s=USUAL_S) for _ in range(2))
     first, second = (store.namespace("m") for store in stores)
 
-    def heard(token: int) -> bool:
+    def received(token: int) -> bool:
         """Publishes a phrase, again at every call; whether the other store has it."""
         first.publish(900, [Phrase((token,), (902,))])
         time.sleep(0.1)
         return proposed_after(second, (token,)) == (902,)
 
-    until(lambda: heard(900), 30)
-    server.freeze() if silent else server.kill()
+    until(lambda: received(900), 30)
+    server.freeze() if frozen else server.kill()
     stalls = []
     for number in range(2000, 2600, 3):
-        began = time.perf_counter()
+        started = time.perf_counter()
         first.publish(number, [Phrase((number,), (number + 1, number + 2))])
         assert proposed_after(first, (number,)) == (number + 1, number + 2)
-        stalls.append(time.perf_counter() - began)
+        stalls.append(time.perf_counter() - started)
         time.sleep(0.005)
     assert sorted(stalls)[-5] < STALL_S  # a busy machine may stall anything once
     assert first.figures().failures and first.figures().failures < 60  # a breaker, no retry storm
-    server.thaw() if silent else server.start()
-    until(lambda: heard(901), 30)
+    server.thaw() if frozen else server.start()
+    until(lambda: received(901), 30)
 
 
 def test_outage_is_logged_once_however_many_namespaces_it_affects(
@@ -163,30 +165,30 @@ def test_outage_is_logged_once_however_many_namespaces_it_affects(
     """With more tenants than namespaces, each new tenant's namespace meets the outage anew."""
     store = open_store(server.url, phrases_namespaces=2, phrases_timeout_s=5)
 
-    def say(tenant: str) -> None:
+    def publish(tenant: str) -> None:
         store.namespace("m", tenant).publish(1, phrase(5))
 
     with capture_logs() as lines:
 
-        def told() -> list[str]:
+        def logged_events() -> list[str]:
             return [line["event"] for line in lines if line["event"].startswith("phrase log")]
 
         assert store.namespace("m", "a").wait_replayed(10)
         server.kill()
         for tenant in "abcabc":
-            say(tenant)
+            publish(tenant)
             until(lambda: store.namespaces()[-1].figures().failures > 0)
-        assert told() == ["phrase log lost"]
+        assert logged_events() == ["phrase log lost"]
         server.start()
 
         def over() -> bool:
-            say("b")
-            say("c")
+            publish("b")
+            publish("c")
             time.sleep(0.1)
-            return len(told()) > 1
+            return len(logged_events()) > 1
 
         until(over, 30)
-    assert told() == ["phrase log lost", "phrase log back"]
+    assert logged_events() == ["phrase log lost", "phrase log back"]
 
 
 def test_flushall_under_load_causes_no_error(
@@ -214,11 +216,11 @@ def test_publishing_never_waits_for_the_log(
     """
     append, writers = RedisLog.append, []
 
-    def noted(log: RedisLog, records: Sequence[bytes]) -> None:
+    def record_append(log: RedisLog, records: Sequence[bytes]) -> None:
         writers.append(threading.get_ident())
         append(log, records)
 
-    monkeypatch.setattr(RedisLog, "append", noted)
+    monkeypatch.setattr(RedisLog, "append", record_append)
     namespace = open_store(server.url).namespace("m")
     server.freeze()
     for number in range(2000):
@@ -257,17 +259,17 @@ def test_least_recently_used_tenant_is_evicted_beyond_the_limit(
 def test_evicted_namespace_is_freed_at_once(open_store: Callable[..., PhraseStore]) -> None:
     """Reference cycles would wait for the collector: new tenants could fill the memory first."""
     store = open_store("memory://freed", phrases_namespaces=1)
-    gone: list[weakref.ref[object]] = []
+    references: list[weakref.ref[object]] = []
     gc.disable()
     try:
         for tenant in "abc":
             namespace = store.namespace("m", tenant)
             namespace.publish(1, phrase(1, 2, 3))
             assert namespace.wait_replayed(10)
-            gone += [weakref.ref(namespace), weakref.ref(namespace.index)]
+            references += [weakref.ref(namespace), weakref.ref(namespace.index)]
         del namespace
-        until(lambda: not any(one() for one in gone[:-2]))
-        assert all(one() for one in gone[-2:])
+        until(lambda: not any(one() for one in references[:-2]))
+        assert all(one() for one in references[-2:])
     finally:
         gc.enable()
 
@@ -275,7 +277,7 @@ def test_evicted_namespace_is_freed_at_once(open_store: Callable[..., PhraseStor
 def test_tokens_outside_the_vocabulary_are_skipped(
     server: RedisServer, open_store: Callable[..., PhraseStore]
 ) -> None:
-    """Anybody may write to the log, and the successor table has no row for such tokens."""
+    """Any client may write to the log, and the successor table has no row for such tokens."""
     writer = open_store(server.url).namespace("m")
     reader = open_store(server.url).namespace("m", vocabulary_size=100)
     for number, token in enumerate((2_000_000_000, 100, 99)):

@@ -38,9 +38,9 @@ LAST_SLOT = 16383
 def documented_in_phrases_page(pattern: str) -> str:
     """The first group of the pattern in docs/phrases.md."""
     page = (REPOSITORY / "docs" / "phrases.md").read_text(encoding="utf-8")
-    found = re.search(pattern, page, re.MULTILINE)
-    assert found is not None
-    return found[1]
+    match = re.search(pattern, page, re.MULTILINE)
+    assert match is not None
+    return match[1]
 
 
 def redis_user(*more: str) -> str:
@@ -114,21 +114,21 @@ def test_documented_rights_suffice_while_a_cluster_moves_a_slot(tmp_path: Path) 
         url = f"redis+cluster://draftloop:{PASSWORD}@127.0.0.1:{first.port}"
         log = open_log(url, NAMESPACE, OPTIONS)
         call_all_operations(log)
-        here: Any = first.client()
-        there: Any = second.client()
+        source: Any = first.client()
+        target: Any = second.client()
         key = f"draftloop:phrases:{NAMESPACE}"
-        slot = here.execute_command("CLUSTER KEYSLOT", key)
-        names = [node.execute_command("CLUSTER MYID") for node in (here, there)]
-        there.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", names[0])
-        here.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", names[1])
+        slot = source.execute_command("CLUSTER KEYSLOT", key)
+        names = [node.execute_command("CLUSTER MYID") for node in (source, target)]
+        target.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", names[0])
+        source.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", names[1])
         call_all_operations(log)
-        here.execute_command("MIGRATE", "127.0.0.1", second.port, key, 0, 5000)
+        source.execute_command("MIGRATE", "127.0.0.1", second.port, key, 0, 5000)
         call_all_operations(log)
-        assert here.acl_log() == [] and there.acl_log() == []
+        assert source.acl_log() == [] and target.acl_log() == []
         assert log.length() == 3
         log.close()
-        here.close()
-        there.close()
+        source.close()
+        target.close()
 
 
 def test_documented_rights_suffice_for_a_sentinel(tmp_path: Path) -> None:
@@ -146,17 +146,17 @@ def test_documented_rights_suffice_for_a_sentinel(tmp_path: Path) -> None:
                 assert client.acl_log() == []
 
 
-@pytest.mark.parametrize("who", [f":{PASSWORD}@", f"draftloop:{PASSWORD}@", ""])
-def test_arguments_quoted_in_server_errors_are_hidden(tmp_path: Path, who: str) -> None:
+@pytest.mark.parametrize("credentials", [f":{PASSWORD}@", f"draftloop:{PASSWORD}@", ""])
+def test_arguments_quoted_in_server_errors_are_hidden(tmp_path: Path, credentials: str) -> None:
     """A server that lacks a command quotes its arguments: passwords and users' text."""
     with RedisServer(tmp_path, 'rename-command AUTH ""', 'rename-command XADD ""') as server:
-        log = open_log(f"redis://{who}127.0.0.1:{server.port}", NAMESPACE, OPTIONS)
+        log = open_log(f"redis://{credentials}127.0.0.1:{server.port}", NAMESPACE, OPTIONS)
         with pytest.raises(LogUnavailable) as caught:
             log.append([b"what a user wrote"])
         log.close()
-    said = str(caught.value)
-    assert said.endswith(f"unknown command '{'AUTH' if who else 'XADD'}'")
-    assert PASSWORD not in said and "wrote" not in said
+    message = str(caught.value)
+    assert message.endswith(f"unknown command '{'AUTH' if credentials else 'XADD'}'")
+    assert PASSWORD not in message and "wrote" not in message
 
 
 def test_refusal_is_distinguished_from_an_outage(tmp_path: Path) -> None:
@@ -172,10 +172,10 @@ def test_refusal_is_distinguished_from_an_outage(tmp_path: Path) -> None:
         assert not isinstance(caught.value, LogRefused)
 
 
-@pytest.mark.parametrize("who", [":another@", "draftloop:another@", ""])
-def test_wrong_credentials_raise_log_denied(tmp_path: Path, who: str) -> None:
+@pytest.mark.parametrize("credentials", [":another@", "draftloop:another@", ""])
+def test_wrong_credentials_raise_log_denied(tmp_path: Path, credentials: str) -> None:
     with RedisServer(tmp_path, f"requirepass {PASSWORD}") as server:
-        log = open_log(f"redis://{who}127.0.0.1:{server.port}", NAMESPACE, OPTIONS)
+        log = open_log(f"redis://{credentials}127.0.0.1:{server.port}", NAMESPACE, OPTIONS)
         for call in (log.length, lambda: log.append([RECORD])):
             with pytest.raises(LogDenied, match="invalid username-password|Authentication req"):
                 call()

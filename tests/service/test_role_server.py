@@ -35,7 +35,7 @@ async def test_loaded_objects_are_frozen_for_the_garbage_collector(
     tmp_path: Path, unfrozen_collector: None
 ) -> None:
     """A full collection of loaded objects would stop the process for a quarter of a second."""
-    known = tmp_path / "address"
+    address_file = tmp_path / "address"
     loaded: list[list[int]] = []
 
     async def start() -> None:
@@ -44,9 +44,9 @@ async def test_loaded_objects_are_frozen_for_the_garbage_collector(
     async def stop() -> None:
         loaded.clear()
 
-    settings = OrchestratorSettings(listen="127.0.0.1:0", address_file=known)
+    settings = OrchestratorSettings(listen="127.0.0.1:0", address_file=address_file)
     running = asyncio.create_task(RoleServer("any", settings).run(start, stop))
-    await eventually(known.exists)
+    await eventually(address_file.exists)
     frozen = gc.get_freeze_count()
     os.kill(os.getpid(), signal.SIGTERM)
     await running
@@ -84,14 +84,14 @@ async def refusal_of_new_call(address: str) -> grpc.StatusCode:
     return refused.value.code()
 
 
-@pytest.mark.parametrize("looks_on", [watch_health, list_services])
+@pytest.mark.parametrize("watch", [watch_health, list_services])
 async def test_drain_waits_for_running_calls_but_not_for_health_watchers(
-    looks_on: Callable[[grpc.aio.Channel], Awaitable[Any]],
+    watch: Callable[[grpc.aio.Channel], Awaitable[Any]],
 ) -> None:
     """Clients that watch the health never close the call, so a drain must not wait for it."""
     server = await ready_server()
     async with grpc.aio.insecure_channel(server.address) as channel:
-        looking = await looks_on(channel)
+        watching = await watch(channel)
         served = verifier_pb2_grpc.VerifierStub(channel).Verify()
         await served.write(open_verifier())
         await served.read()
@@ -103,7 +103,7 @@ async def test_drain_waits_for_running_calls_but_not_for_health_watchers(
             assert await served.read() is grpc.aio.EOF
             assert await served.code() is grpc.StatusCode.OK
             await draining
-        looking.cancel()
+        watching.cancel()
 
 
 async def test_draining_server_reports_not_serving_at_once() -> None:

@@ -26,9 +26,9 @@ UNDERSTOOD = "is no Draftloop orchestrator"
 @pytest.fixture
 def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Authority:
     """An authority that the environment names as trusted."""
-    made = Authority(tmp_path / "ours")
-    monkeypatch.setenv("DRAFTLOOP_TLS_CA", str(made.ca))
-    return made
+    created = Authority(tmp_path / "ours")
+    monkeypatch.setenv("DRAFTLOOP_TLS_CA", str(created.ca))
+    return created
 
 
 @pytest.mark.parametrize("command", [["info"], ["profile"], ["generate", "def a():"]])
@@ -37,15 +37,15 @@ async def test_command_line_verifies_the_configured_server_name(
 ) -> None:
     """Only probes used to heed the name; other commands could not connect."""
 
-    async def told(*more: str) -> str:
-        asked = [*command, "--server", address, *more]
-        return (await asyncio.to_thread(CliRunner().invoke, app, asked)).output
+    async def output_of(*more: str) -> str:
+        words = [*command, "--server", address, *more]
+        return (await asyncio.to_thread(CliRunner().invoke, app, words)).output
 
     async with listening(**flags(authority.pair("server", host=NAME))) as address:
-        assert "does not name this host" in await told()
-        assert UNDERSTOOD in await told("--tls-server-name", NAME)
+        assert "does not name this host" in await output_of()
+        assert UNDERSTOOD in await output_of("--tls-server-name", NAME)
         monkeypatch.setenv("DRAFTLOOP_TLS_SERVER_NAME", NAME)
-        assert UNDERSTOOD in await told()
+        assert UNDERSTOOD in await output_of()
         with pytest.raises(DraftloopError, match=UNDERSTOOD):
             await asyncio.to_thread(_request_info, address)
 

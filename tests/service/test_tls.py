@@ -48,8 +48,8 @@ def stranger(tmp_path: Path) -> Authority:
 
 
 @asynccontextmanager
-async def listening(**said: Any) -> AsyncIterator[str]:
-    server = RoleServer("any", OrchestratorSettings(**{"listen": "127.0.0.1:0", **said}))
+async def listening(**options: Any) -> AsyncIterator[str]:
+    server = RoleServer("any", OrchestratorSettings(**{"listen": "127.0.0.1:0", **options}))
     await server.listen()
     try:
         yield server.address
@@ -100,26 +100,26 @@ async def test_clients_need_a_certificate_when_a_client_authority_is_set(
 async def test_probe_reads_its_tls_files_from_the_environment(
     authority: Authority, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    mine = authority.pair("probe")
+    pair = authority.pair("probe")
 
-    async def probed(**said: Path | str) -> int:
-        for name, value in said.items():
+    async def probed(**files: Path | str) -> int:
+        for name, value in files.items():
             monkeypatch.setenv(f"DRAFTLOOP_TLS_{name}", str(value))
         return await asyncio.to_thread(main, [address])
 
     async with listening(**flags(authority.pair("server"), tls_client_ca=authority.ca)) as address:
         assert await probed() == 1
         assert await probed(CA=authority.ca) == 1
-        assert await probed(CERTIFICATE=mine.certificate, KEY=mine.key) == 0
+        assert await probed(CERTIFICATE=pair.certificate, KEY=pair.key) == 0
         assert await probed(SERVER_NAME="somewhere.else") == 1
         assert await probed(SERVER_NAME="localhost") == 0
-        asked = ["health", "orchestrator", "--server", address]
-        told = await asyncio.to_thread(CliRunner().invoke, app, asked)
-        assert told.output.split()[-1] == "NOT_FOUND"  # TLS works
+        words = ["health", "orchestrator", "--server", address]
+        result = await asyncio.to_thread(CliRunner().invoke, app, words)
+        assert result.output.split()[-1] == "NOT_FOUND"  # TLS works
         assert await probed(CA=authority.ca.with_name("gone.pem")) == 2
         assert "gone.pem" in capsys.readouterr().err
-        told = await asyncio.to_thread(CliRunner().invoke, app, asked)
-        assert told.exit_code == 2 and "gone.pem" in told.output
+        result = await asyncio.to_thread(CliRunner().invoke, app, words)
+        assert result.exit_code == 2 and "gone.pem" in result.output
 
 
 async def error_of(address: str, tls: ClientTls | None) -> str:
@@ -133,22 +133,22 @@ async def error_of(address: str, tls: ClientTls | None) -> str:
 async def test_connection_error_names_the_tls_problem(
     authority: Authority, stranger: Authority
 ) -> None:
-    """The error used to say that nobody listens there, whatever was wrong with TLS."""
-    ours = ClientTls(ca=authority.ca)
+    """The error used to say that nothing listens there, whatever was wrong with TLS."""
+    trusting = ClientTls(ca=authority.ca)
     hung_up = "hung up at once, as one does that wants TLS (--tls-ca), or to be shown another"
     async with listening(**flags(authority.pair("late", -2 * LIFE))) as address:
-        assert "its certificate has expired" in await error_of(address, ours)
+        assert "its certificate has expired" in await error_of(address, trusting)
     async with listening(**flags(authority.pair("early", 2 * LIFE))) as address:
-        assert "its certificate is not valid yet" in await error_of(address, ours)
+        assert "its certificate is not valid yet" in await error_of(address, trusting)
     async with listening() as address:
-        assert "it speaks no TLS; ask without --tls-ca" in await error_of(address, ours)
+        assert "it speaks no TLS; ask without --tls-ca" in await error_of(address, trusting)
     async with listening(**flags(authority.pair("server"))) as address:
         assert hung_up in await error_of(address, None)
         assert "of no authority in --tls-ca" in await error_of(address, ClientTls(ca=stranger.ca))
         mapped = address.replace("127.0.0.1", "[::ffff:127.0.0.1]")
-        assert "does not name this host" in await error_of(mapped, ours)
+        assert "does not name this host" in await error_of(mapped, trusting)
     async with listening(**flags(authority.pair("server"), tls_client_ca=authority.ca)) as address:
-        assert hung_up in await error_of(address, ours)
+        assert hung_up in await error_of(address, trusting)
         expired = authority.pair("client", -2 * LIFE)
         assert hung_up in await error_of(address, client_tls(authority, expired))
 
@@ -156,10 +156,10 @@ async def test_connection_error_names_the_tls_problem(
 async def test_orchestrator_logs_once_why_a_verifier_is_missing(authority: Authority) -> None:
     """A verifier that came back with a bad certificate used to be in no log."""
     port = quiet_port()
-    asked: list[grpc.aio.Channel] = []
+    channels: list[grpc.aio.Channel] = []
 
     async def ask(channel: grpc.aio.Channel, timeout_s: float) -> ServiceInfo:
-        asked.append(channel)
+        channels.append(channel)
         return await verifier_info(channel, timeout_s)
 
     discovery = Discovery(
@@ -171,12 +171,12 @@ async def test_orchestrator_logs_once_why_a_verifier_is_missing(authority: Autho
     )
     await discovery.poll_once()
     discovery.start_polling()
-    late = flags(authority.pair("late", -2 * LIFE))
+    expired = flags(authority.pair("late", -2 * LIFE))
     with capture_logs() as lines:
-        async with listening(listen=f"127.0.0.1:{port}", **late):
+        async with listening(listen=f"127.0.0.1:{port}", **expired):
             await eventually(lambda: missing_reasons(lines))
-            before = len(asked)
-            await eventually(lambda: len(asked) > before + 4)
+            before = len(channels)
+            await eventually(lambda: len(channels) > before + 4)
             await discovery.stop()
     (reason,) = missing_reasons(lines)
     assert reason.startswith("its certificate has expired")
@@ -192,11 +192,11 @@ async def test_probe_prints_the_tls_problem(
     monkeypatch.setenv("DRAFTLOOP_TLS_CA", str(authority.ca))
     async with listening(**flags(authority.pair("server", -2 * LIFE))) as address:
         assert await asyncio.to_thread(main, [address, "draftloop.v1.Generation"]) == 1
-        said = capsys.readouterr()
-        assert said.out.split()[-1] == "UNAVAILABLE" and "its certificate has expired" in said.err
-        asked = ["health", "orchestrator", "--server", address]
-        told = await asyncio.to_thread(CliRunner().invoke, app, asked)
-    assert told.exit_code == 1 and "its certificate has expired" in told.output
+        out, err = capsys.readouterr()
+        assert out.split()[-1] == "UNAVAILABLE" and "its certificate has expired" in err
+        words = ["health", "orchestrator", "--server", address]
+        result = await asyncio.to_thread(CliRunner().invoke, app, words)
+    assert result.exit_code == 1 and "its certificate has expired" in result.output
 
 
 async def test_command_line_prints_the_tls_problem_in_one_line(authority: Authority) -> None:
@@ -206,8 +206,8 @@ async def test_command_line_prints_the_tls_problem_in_one_line(authority: Author
         process = await asyncio.create_subprocess_exec(
             *command, "--tls-ca", str(authority.ca), stderr=asyncio.subprocess.PIPE
         )
-        _, said = await process.communicate()
-    assert said.decode().splitlines() == [
+        _, stderr = await process.communicate()
+    assert stderr.decode().splitlines() == [
         f"draftloop: no connection to {address}: its certificate has expired; renew it there"
     ]
 
@@ -234,16 +234,16 @@ def test_unusable_files_of_a_probe_are_named(authority: Authority) -> None:
 
 async def test_command_line_shows_its_client_certificate(authority: Authority) -> None:
     """An orchestrator may require it. Without a CA the certificate is an error."""
-    mine = authority.pair("client")
-    shows = ["--tls-certificate", str(mine.certificate), "--tls-key", str(mine.key)]
+    pair = authority.pair("client")
+    pair_flags = ["--tls-certificate", str(pair.certificate), "--tls-key", str(pair.key)]
     async with listening(**flags(authority.pair("server"), tls_client_ca=authority.ca)) as address:
         for command in (["info"], ["profile"], ["generate", "a"]):
-            asked = [*command, "--server", address, *shows]
-            trusting = [*asked, "--tls-ca", str(authority.ca)]
-            told = await asyncio.to_thread(CliRunner().invoke, app, trusting)
-            assert "is no Draftloop orchestrator" in told.output  # TLS works
-            told = await asyncio.to_thread(CliRunner().invoke, app, asked)
-            assert told.exit_code == 2 and "tls_ca: must be given together" in told.output
+            words = [*command, "--server", address, *pair_flags]
+            trusting = [*words, "--tls-ca", str(authority.ca)]
+            result = await asyncio.to_thread(CliRunner().invoke, app, trusting)
+            assert "is no Draftloop orchestrator" in result.output  # TLS works
+            result = await asyncio.to_thread(CliRunner().invoke, app, words)
+            assert result.exit_code == 2 and "tls_ca: must be given together" in result.output
 
 
 async def test_renewed_certificates_are_used_without_a_restart(
@@ -252,11 +252,11 @@ async def test_renewed_certificates_are_used_without_a_restart(
     pair = authority.pair("server")
     async with listening(**flags(pair)) as address:
         assert await connects(address, ClientTls(ca=authority.ca))
-        theirs = stranger.pair("server")
+        renewed = stranger.pair("server")
         with capture_logs() as lines:
-            pair.certificate.write_bytes(theirs.certificate.read_bytes())  # the key is still old
+            pair.certificate.write_bytes(renewed.certificate.read_bytes())  # the key is still old
             assert await connects(address, ClientTls(ca=authority.ca))
-            pair.key.write_bytes(theirs.key.read_bytes())
+            pair.key.write_bytes(renewed.key.read_bytes())
             assert await connects(address, ClientTls(ca=stranger.ca))
         events = [line["event"] for line in lines]
         assert events[0] == "certificates not renewed" and events[-1] == "certificates renewed"
@@ -281,7 +281,7 @@ async def test_missing_certificate_file_is_logged_once(authority: Authority) -> 
 async def test_unusable_tls_files_stop_the_start(authority: Authority, tmp_path: Path) -> None:
     good, other = authority.pair("server"), authority.pair("other")
     (tmp_path / "nothing.pem").write_text("nothing")
-    wrong: list[tuple[dict[str, Path], str]] = [
+    cases: list[tuple[dict[str, Path], str]] = [
         (
             flags(Pair(tmp_path / "gone.pem", good.key)),
             "tls_certificate: .*gone.pem cannot be read",
@@ -289,14 +289,14 @@ async def test_unusable_tls_files_stop_the_start(authority: Authority, tmp_path:
         (flags(Pair(good.certificate, other.key)), "must be a PEM certificate and its key"),
         (flags(good, tls_client_ca=tmp_path / "nothing.pem"), "tls_client_ca: .*PEM certificates"),
     ]
-    for given, words in wrong:
+    for options, words in cases:
         with pytest.raises(StartupFailure, match=words):
-            async with listening(**given):
+            async with listening(**options):
                 pass
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("arguments", "words"),
     [
         (["--tls-key", "k"], "tls_certificate must be given together with tls_key"),
         (["--tls-client-ca", "c"], "tls_certificate must be given together with tls_client_ca"),
@@ -307,10 +307,10 @@ async def test_unusable_tls_files_stop_the_start(authority: Authority, tmp_path:
         ),
     ],
 )
-def test_incomplete_tls_settings_are_refused(given: list[str], words: str) -> None:
+def test_incomplete_tls_settings_are_refused(arguments: list[str], words: str) -> None:
     with pytest.raises(StartupFailure, match=words) as caught:
         secret = ["--phrases-url", "redis://:hidden@host"]
-        OrchestratorSettings.from_command_line([*given, *secret])
+        OrchestratorSettings.from_command_line([*arguments, *secret])
     assert "hidden" not in str(caught.value)
 
 
@@ -327,12 +327,12 @@ async def serving_http(**tls: Path) -> AsyncIterator[str]:
         await deployment.stop()
 
 
-def client_context(authority: Authority, shown: Pair | None = None) -> ssl.SSLContext:
+def client_context(authority: Authority, pair: Pair | None = None) -> ssl.SSLContext:
     """The context of a client that trusts the authority."""
-    made = ssl.create_default_context(cafile=authority.ca)
-    if shown is not None:
-        made.load_cert_chain(shown.certificate, shown.key)
-    return made
+    context = ssl.create_default_context(cafile=authority.ca)
+    if pair is not None:
+        context.load_cert_chain(pair.certificate, pair.key)
+    return context
 
 
 async def http_connects(address: str, client: ssl.SSLContext) -> bool:
@@ -348,18 +348,18 @@ async def test_renewed_certificates_are_used_over_http(
     authority: Authority, stranger: Authority
 ) -> None:
     pair = authority.pair("server")
-    ours, theirs = client_context(authority), client_context(stranger)
+    old, new = client_context(authority), client_context(stranger)
     async with serving_http(**flags(pair)) as address:
-        assert await http_connects(address, ours) and not await http_connects(address, theirs)
-        other = stranger.pair("server")
+        assert await http_connects(address, old) and not await http_connects(address, new)
+        renewed = stranger.pair("server")
         with capture_logs() as lines:
-            pair.certificate.write_bytes(other.certificate.read_bytes())  # the key is still old
-            assert await http_connects(address, ours)
-            pair.key.write_bytes(other.key.read_bytes())
-            assert await http_connects(address, theirs)
+            pair.certificate.write_bytes(renewed.certificate.read_bytes())  # the key is still old
+            assert await http_connects(address, old)
+            pair.key.write_bytes(renewed.key.read_bytes())
+            assert await http_connects(address, new)
         events = [line["event"] for line in lines if line["event"].startswith("certificates")]
         assert events == ["certificates not renewed", "certificates renewed"]
-        assert not await http_connects(address, ours)
+        assert not await http_connects(address, old)
 
 
 async def test_changed_client_authority_applies_over_http(
@@ -394,7 +394,7 @@ def _tls_session_of(address: str, client: ssl.SSLContext) -> ssl.SSLSession | No
 async def test_unusable_tls_files_stop_the_start_over_http(
     authority: Authority, tmp_path: Path
 ) -> None:
-    gone = Pair(tmp_path / "gone.pem", authority.pair("server").key)
+    missing = Pair(tmp_path / "gone.pem", authority.pair("server").key)
     with pytest.raises(StartupFailure, match="tls_certificate: .*gone.pem cannot be read"):
-        async with serving_http(**flags(gone)):
+        async with serving_http(**flags(missing)):
             pass

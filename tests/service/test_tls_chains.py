@@ -18,16 +18,16 @@ from tests.support.certificates import Authority
 
 
 async def test_intermediate_authority_is_trusted_without_its_root(tmp_path: Path) -> None:
-    """OpenSSL wants the root as well unless told otherwise; HTTP used to let no such client in."""
+    """Unless configured otherwise, OpenSSL requires the root; HTTP used to admit no such client."""
     root = Authority(tmp_path / "root", "root")
-    ours = Authority(tmp_path / "ours", "ours", above=root)
-    theirs = Authority(tmp_path / "theirs", "theirs", above=root)
-    server, client, stranger = root.pair("server"), ours.pair("client"), theirs.pair("client")
-    wants = flags(server, tls_client_ca=ours.ca)
-    async with listening(**wants) as address:
+    trusted = Authority(tmp_path / "ours", "ours", above=root)
+    untrusted = Authority(tmp_path / "theirs", "theirs", above=root)
+    server, client, stranger = root.pair("server"), trusted.pair("client"), untrusted.pair("client")
+    options = flags(server, tls_client_ca=trusted.ca)
+    async with listening(**options) as address:
         assert await connects(address, client_tls(root, client))
         assert not await connects(address, client_tls(root, stranger))
-    async with serving_http(**wants) as address:
+    async with serving_http(**options) as address:
         assert await http_connects(address, client_context(root, client))
         assert not await http_connects(address, client_context(root, stranger))
 

@@ -58,16 +58,16 @@ async def test_session_follows_the_protocol(serve_verifier: Start) -> None:
         call = stub.Verify()
         first = await send_and_read(call, open_verifier())
         assert list(first.verdict.emitted_token_ids) == expected[:1]
-        wrong = (expected[1] + 1) % info.vocabulary_size
-        message = verify(LENGTH + 1, [wrong, *expected[1:4]], [-1, -1, 1, 2])
+        wrong_token = (expected[1] + 1) % info.vocabulary_size
+        message = verify(LENGTH + 1, [wrong_token, *expected[1:4]], [-1, -1, 1, 2])
         answer = await send_and_read(call, message)
         assert list(answer.verdict.emitted_token_ids) == expected[1:5]
         assert list(answer.verdict.accepted_nodes) == [1, 2, 3]
         assert answer.verdict.root_prediction == expected[1]
         assert list(answer.verdict.node_predictions)[1:] == expected[2:5]
         assert answer.timings.forwards == 1
-        again = await send_and_read(call, message)
-        assert again == answer
+        repeated = await send_and_read(call, message)
+        assert repeated == answer
         after = await send_and_read(call, verify(LENGTH + 5))
         assert list(after.verdict.emitted_token_ids) == expected[5:6]
         await call.write(CLOSE)
@@ -117,10 +117,10 @@ async def test_reopened_session_continues_with_the_same_tokens(
             answer = await send_and_read(call, verify(LENGTH + len(emitted)))
             emitted.extend(answer.verdict.emitted_token_ids)
         call.cancel()
-        other = stub.Verify()
-        answer = await send_and_read(other, open_verifier([*PROMPT, *emitted[:5]], **strict))
+        reopened = stub.Verify()
+        answer = await send_and_read(reopened, open_verifier([*PROMPT, *emitted[:5]], **strict))
         assert list(answer.verdict.emitted_token_ids) == emitted[5:6]
-        other.cancel()
+        reopened.cancel()
 
 
 async def test_penalties_count_drafted_tokens_up_to_a_node(serve_verifier: Start) -> None:
@@ -242,10 +242,10 @@ async def test_idle_session_is_freed(serve_verifier: Start) -> None:
         await send_and_read(call, open_verifier())
         assert host.admission.open_sessions == 1
         await wait_until_slots_free(host)
-        with pytest.raises(grpc.aio.AioRpcError) as gone:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call.read()
-        assert gone.value.code() is grpc.StatusCode.NOT_FOUND
-        assert detail(gone.value, ErrorInfo).reason == "SESSION_LOST"
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+        assert detail(caught.value, ErrorInfo).reason == "SESSION_LOST"
 
 
 async def test_cancelled_and_lost_streams_free_their_slots(serve_verifier: Start) -> None:

@@ -33,26 +33,26 @@ async def test_drafter_accepts_sessions_only_when_warm() -> None:
     server = RoleServer(servicer.SERVICE_NAME, settings)
     host, store = ModelHost(settings, strategies=list(STRATEGIES)), PhraseStore(settings)
     servicer.register(servicer.DrafterServicer(host, store, settings), server.server)
-    begun, going_on = threading.Event(), threading.Event()
+    started, release = threading.Event(), threading.Event()
 
-    def held(model: LanguageModel) -> Task[None]:
+    def wait_for_release(model: LanguageModel) -> Task[None]:
         slot = model.acquire()
-        begun.set()
-        going_on.wait()
+        started.set()
+        release.wait()
         model.cache.release(slot)
         yield from warm_up(model)
 
     await server.listen()
-    starting = asyncio.create_task(host.start(held))
+    starting = asyncio.create_task(host.start(wait_for_release))
     async with grpc.aio.insecure_channel(server.address) as channel:
         stub = DrafterStub(channel)
         try:
-            await asyncio.to_thread(begun.wait)
+            await asyncio.to_thread(started.wait)
             with pytest.raises(grpc.aio.AioRpcError) as early:
                 await stub.Info(DrafterInfoRequest())
             assert early.value.code() is grpc.StatusCode.UNAVAILABLE
         finally:
-            going_on.set()
+            release.set()
         await starting
         calls = [stub.Draft() for _ in range(settings.max_sessions)]
         await asyncio.gather(*(send_and_read(call, open_drafter()) for call in calls))

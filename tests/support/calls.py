@@ -24,10 +24,10 @@ def read_calls(
 ) -> tuple[str, Calls]:
     """Content and calls of an answer that arrives in these pieces."""
     reader = CallReader(notation, functions)
-    said = [*(reader.feed(piece) for piece in pieces), reader.finish()]
-    calls = join_calls([part for one in said for part in one.calls])
+    results = [*(reader.feed(piece) for piece in pieces), reader.finish()]
+    calls = join_calls([part for one in results for part in one.calls])
     assert len(calls) == reader.calls
-    return "".join(one.content for one in said), calls
+    return "".join(one.content for one in results), calls
 
 
 def join_calls(parts: Sequence[CallPart]) -> Calls:

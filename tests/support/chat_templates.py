@@ -1,6 +1,7 @@
 """Abridged chat templates of models that call tools.
 
-Each has what its model is told about calls, and how calls of earlier answers are written.
+Each has the instructions about calls that its model gets, and the notation of calls in earlier
+answers.
 """
 
 from __future__ import annotations

@@ -38,9 +38,9 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
     def Export(
         self, request: pb.ExportTraceServiceRequest, context: grpc.ServicerContext
     ) -> pb.ExportTraceServiceResponse:
-        for told in request.resource_spans:
-            service = _attributes(told.resource.attributes)["service.name"]
-            spans = [span for scope in told.scope_spans for span in scope.spans]
+        for group in request.resource_spans:
+            service = _attributes(group.resource.attributes)["service.name"]
+            spans = [span for scope in group.scope_spans for span in scope.spans]
             with self._door:
                 self._spans += [_collected(service, span) for span in spans]
         return pb.ExportTraceServiceResponse()

@@ -25,16 +25,16 @@ PARSER.add_argument("method")
 
 def grpcurl(arguments: Sequence[str], folder: Path, address: str, key: str = "") -> list[str]:
     """The answers as JSON; files are in `folder`, and `address` and `key` replace the page's."""
-    asked = PARSER.parse_args(arguments)
-    service, _, name = asked.method.rpartition("/")
-    with _channel(asked, folder, address) as channel:
+    options = PARSER.parse_args(arguments)
+    service, _, name = options.method.rpartition("/")
+    with _channel(options, folder, address) as channel:
         pool = DescriptorPool(ProtoReflectionDescriptorDatabase(channel))
         method = pool.FindServiceByName(service).FindMethodByName(name)
-        request = json_format.Parse(asked.body, GetMessageClass(method.input_type)())
+        request = json_format.Parse(options.body, GetMessageClass(method.input_type)())
         call = channel.unary_stream if method.server_streaming else channel.unary_unary
-        headers = [tuple(header.replace("$KEY", key).split(": ", 1)) for header in asked.headers]
+        headers = [tuple(header.replace("$KEY", key).split(": ", 1)) for header in options.headers]
         answer = call(
-            f"/{asked.method}",
+            f"/{options.method}",
             request_serializer=type(request).SerializeToString,
             response_deserializer=GetMessageClass(method.output_type).FromString,
         )(request, metadata=headers, timeout=60)
@@ -42,8 +42,8 @@ def grpcurl(arguments: Sequence[str], folder: Path, address: str, key: str = "")
         return [json_format.MessageToJson(one) for one in answers]
 
 
-def _channel(asked: argparse.Namespace, folder: Path, address: str) -> grpc.Channel:
-    if asked.plaintext:
+def _channel(options: argparse.Namespace, folder: Path, address: str) -> grpc.Channel:
+    if options.plaintext:
         return grpc.insecure_channel(address)
-    trusted = (folder / asked.cacert).read_bytes() if asked.cacert else None
+    trusted = (folder / options.cacert).read_bytes() if options.cacert else None
     return grpc.secure_channel(address, grpc.ssl_channel_credentials(trusted))

@@ -23,12 +23,12 @@ OLDEST, NEWEST = "1.30", "1.37"
 @functools.cache
 def custom_resources() -> dict[tuple[str, str], dict[str, Any]]:
     """Schemas by API version and kind."""
-    found = {}
+    schemas = {}
     for file in SCHEMAS.glob("*.json"):
         schema = json.loads(file.read_text(encoding="utf-8"))
         properties = schema["properties"]
-        found[properties["apiVersion"]["const"], properties["kind"]["const"]] = schema
-    return found
+        schemas[properties["apiVersion"]["const"], properties["kind"]["const"]] = schema
+    return schemas
 
 
 def complaint(document: dict[str, Any], version: str) -> str:

@@ -40,10 +40,10 @@ class Manifests:
 
     def one(self, kind: str, name: str) -> Document:
         """The only document of this kind and name."""
-        (found,) = [
+        (match,) = [
             document for document in self.of_kind(kind) if document["metadata"]["name"] == name
         ]
-        return found
+        return match
 
     @property
     def workloads(self) -> dict[str, Document]:
@@ -62,8 +62,8 @@ class Manifests:
     def container(self, name: str) -> Document:
         """The only container of a workload."""
         (container,) = self.pod(name)["containers"]
-        found: Document = container
-        return found
+        match: Document = container
+        return match
 
     def ports(self, name: str) -> dict[str, int]:
         """Ports of a workload's container, by name."""
@@ -72,16 +72,16 @@ class Manifests:
     def environment(self, name: str) -> dict[str, str]:
         """Environment of the process; CPU limits are whole CPUs, as the kubelet rounds them."""
         container = self.container(name)
-        found: dict[str, str] = {}
+        values: dict[str, str] = {}
         for source in container.get("envFrom", ()):
-            found |= self.one("ConfigMap", source["configMapRef"]["name"])["data"]
+            values |= self.one("ConfigMap", source["configMapRef"]["name"])["data"]
         for variable in container.get("env", ()):
             if "value" in variable:
-                found[variable["name"]] = variable["value"]
+                values[variable["name"]] = variable["value"]
             else:
                 assert variable["valueFrom"]["resourceFieldRef"]["resource"] == "limits.cpu"
-                found[variable["name"]] = str(int(container["resources"]["limits"]["cpu"]))
-        return found
+                values[variable["name"]] = str(int(container["resources"]["limits"]["cpu"]))
+        return values
 
     def selected_by(self, selector: dict[str, str]) -> list[str]:
         """Names of the workloads whose pods have all of these labels."""
@@ -94,10 +94,10 @@ class Manifests:
 
 def required(program: str) -> str:
     """The program's path; skips the test if it is not installed."""
-    found = shutil.which(program)
-    if found is None:
+    path = shutil.which(program)
+    if path is None:
         pytest.skip(f"{program} is not installed")
-    return found
+    return path
 
 
 def rendered(kustomization: str) -> Manifests:
@@ -107,11 +107,11 @@ def rendered(kustomization: str) -> Manifests:
     """
     kubectl = required("kubectl")
     with tempfile.TemporaryDirectory() as folder:
-        here = Path(folder).resolve()
-        text = kustomization.replace("../..", os.path.relpath(KUBERNETES, here))
-        (here / "kustomization.yaml").write_text(text, encoding="utf-8")
+        directory = Path(folder).resolve()
+        text = kustomization.replace("../..", os.path.relpath(KUBERNETES, directory))
+        (directory / "kustomization.yaml").write_text(text, encoding="utf-8")
         run = subprocess.run(
-            [kubectl, "kustomize", str(here)], capture_output=True, text=True, timeout=120
+            [kubectl, "kustomize", str(directory)], capture_output=True, text=True, timeout=120
         )
     assert run.returncode == 0, run.stderr
     return Manifests(tuple(yaml.load_all(run.stdout, Loader=yaml.CSafeLoader)))
@@ -138,8 +138,8 @@ def combinations() -> Iterator[tuple[str, Sequence[str]]]:
 
     Of the others, it is combined with none, each by itself, and all.
     """
-    beside = ((), *((name,) for name in OTHER_COMPONENTS), OTHER_COMPONENTS)
+    extras = ((), *((name,) for name in OTHER_COMPONENTS), OTHER_COMPONENTS)
     for overlay in OVERLAYS:
         for scaling in ((), *((name,) for name in AUTOSCALING)):
-            for others in beside:
-                yield overlay, (*scaling, *others)
+            for extra in extras:
+                yield overlay, (*scaling, *extra)

@@ -27,6 +27,6 @@ def tokenizer_with(folder: Path, *marks: str, special: bool) -> Tokenizer:
     return Tokenizer(folder)
 
 
-def chat_message(**said: Any) -> Message:
+def chat_message(**fields: Any) -> Message:
     """A message of a chat; by default one of the assistant."""
-    return Message.model_validate({"role": "assistant", **said})
+    return Message.model_validate({"role": "assistant", **fields})

@@ -13,6 +13,6 @@ def random_layer(
     return torch.randn(outputs, depth).to(dtype), torch.randn(outputs).to(dtype)
 
 
-def same_bits(left: Tensor, right: Tensor) -> bool:
+def same_bits(first: Tensor, second: Tensor) -> bool:
     """Whether two tensors are equal bit by bit; NaN may be equal to NaN."""
-    return torch.equal(left.view(torch.uint8), right.view(torch.uint8))
+    return torch.equal(first.view(torch.uint8), second.view(torch.uint8))

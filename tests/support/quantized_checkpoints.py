@@ -30,9 +30,9 @@ def to_fp8(name: str, weight: Tensor) -> tuple[Tensors, Tensor]:
     rows, columns = (size // BLOCK for size in weight.shape)
     blocks = weight.reshape(rows, BLOCK, columns, BLOCK)
     scales = blocks.abs().amax((1, 3)) / 448
-    small = (blocks / scales[:, None, :, None]).to(torch.float8_e4m3fn)
-    again = (small.float() * scales[:, None, :, None]).reshape(weight.shape)
-    return {name: small.reshape(weight.shape), f"{name}_scale_inv": scales}, again
+    rounded = (blocks / scales[:, None, :, None]).to(torch.float8_e4m3fn)
+    restored = (rounded.float() * scales[:, None, :, None]).reshape(weight.shape)
+    return {name: rounded.reshape(weight.shape), f"{name}_scale_inv": scales}, restored
 
 
 def to_mxfp4(name: str, weight: Tensor) -> tuple[Tensors, Tensor]:
@@ -42,58 +42,60 @@ def to_mxfp4(name: str, weight: Tensor) -> tuple[Tensors, Tensor]:
     halves = torch.randint(0, 16, (experts, rows, columns // 32, 16, 2), generator=random)
     scales = torch.randint(118, 124, (experts, rows, columns // 32), generator=random)
     values = E2M1[halves % 8] * torch.where(halves >= 8, -1.0, 1.0)
-    again = values.flatten(3) * 2.0 ** (scales[..., None] - 127)
+    restored = values.flatten(3) * 2.0 ** (scales[..., None] - 127)
     packed = (halves[..., 0] + 16 * halves[..., 1]).to(torch.uint8)
     parts = {f"{name}_blocks": packed, f"{name}_scales": scales.to(torch.uint8)}
-    return parts, again.flatten(2).transpose(1, 2).contiguous()
+    return parts, restored.flatten(2).transpose(1, 2).contiguous()
 
 
 def to_channels(name: str, weight: Tensor) -> tuple[Tensors, Tensor]:
     """Eight bits with a scale per row, the default of vLLM's own compressor."""
     scales = weight.abs().amax(1, keepdim=True) / 448
-    small = (weight / scales).to(torch.float8_e4m3fn)
-    return {name: small, f"{name}_scale": scales}, small.float() * scales
+    rounded = (weight / scales).to(torch.float8_e4m3fn)
+    return {name: rounded, f"{name}_scale": scales}, rounded.float() * scales
 
 
 def to_groups(name: str, weight: Tensor) -> tuple[Tensors, Tensor]:
     """Four bits with a scale for every sixteen values of a row, packed eight to an integer."""
     groups = weight.reshape(len(weight), -1, BLOCK)
     scales = groups.abs().amax(2) / 7
-    small = (groups / scales[..., None]).round().clamp(-8, 7)
-    packed = _packed(small.reshape(weight.shape) + 8)
+    rounded = (groups / scales[..., None]).round().clamp(-8, 7)
+    packed = _packed(rounded.reshape(weight.shape) + 8)
     parts = {
         name.replace("weight", "weight_packed"): packed,
         f"{name}_scale": scales,
         name.replace("weight", "weight_shape"): torch.tensor(weight.shape),
     }
-    return parts, (small * scales[..., None]).reshape(weight.shape)
+    return parts, (rounded * scales[..., None]).reshape(weight.shape)
 
 
 def to_gptq(name: str, weight: Tensor) -> tuple[Tensors, Tensor]:
     """Four bits, packed along the rows of [in, out]; rows belong to groups in random order."""
-    small, zeros, scales, groups, again = _grouped(weight, torch.randperm(weight.shape[1]) // BLOCK)
+    rounded, zeros, scales, groups, restored = _grouped(
+        weight, torch.randperm(weight.shape[1]) // BLOCK
+    )
     layer = name.removesuffix("weight")
     return {
-        f"{layer}qweight": _packed(small.T).T.contiguous(),
+        f"{layer}qweight": _packed(rounded.T).T.contiguous(),
         f"{layer}qzeros": _packed(zeros - 1),
         f"{layer}scales": scales,
         f"{layer}g_idx": groups.to(torch.int32),
-    }, again
+    }, restored
 
 
 def to_awq(name: str, weight: Tensor) -> tuple[Tensors, Tensor]:
     """Four bits, packed along the columns of [in, out], in a permuted order within an integer."""
-    small, zeros, scales, _, again = _grouped(weight, torch.arange(weight.shape[1]) // BLOCK)
+    rounded, zeros, scales, _, restored = _grouped(weight, torch.arange(weight.shape[1]) // BLOCK)
     layer = name.removesuffix("weight")
     order = [0, 2, 4, 6, 1, 3, 5, 7]
     packed, packed_zeros = (
-        _packed(part.unflatten(1, (-1, 8))[..., order].flatten(1)) for part in (small, zeros)
+        _packed(part.unflatten(1, (-1, 8))[..., order].flatten(1)) for part in (rounded, zeros)
     )
     return {
         f"{layer}qweight": packed,
         f"{layer}qzeros": packed_zeros,
         f"{layer}scales": scales,
-    }, again
+    }, restored
 
 
 def _grouped(weight: Tensor, groups: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -103,9 +105,9 @@ def _grouped(weight: Tensor, groups: Tensor) -> tuple[Tensor, Tensor, Tensor, Te
     least = torch.stack([some.amin(0) for some in members]).clamp(max=0)
     scales = (torch.stack([some.amax(0) for some in members]) - least) / 15
     zeros = (-least / scales).round().clamp(1, 15).to(torch.int32)
-    small = (rows / scales[groups] + zeros[groups]).round().clamp(0, 15).to(torch.int32)
-    again = (small - zeros[groups]) * scales[groups]
-    return small, zeros, scales, groups, again.T.contiguous()
+    rounded = (rows / scales[groups] + zeros[groups]).round().clamp(0, 15).to(torch.int32)
+    restored = (rounded - zeros[groups]) * scales[groups]
+    return rounded, zeros, scales, groups, restored.T.contiguous()
 
 
 def _packed(values: Tensor) -> Tensor:
@@ -165,16 +167,16 @@ KINDS = {
 def save_quantized(folder: Path, kind: Kind) -> Tensors:
     """Writes such a checkpoint; returns the dequantized weights."""
     file, config = save_model(folder, kind.config) / "model.safetensors", folder / "config.json"
-    written, expected = Tensors(), Tensors()
+    saved, expected = Tensors(), Tensors()
     for name, weight in load_file(file).items():
         if name.endswith(kind.names):
             parts, expected[name] = kind.how(name, weight)
-            written |= parts
+            saved |= parts
         else:
-            written[name] = expected[name] = weight
-    save_file(written, file, metadata={"format": "pt"})
-    said = {**json.loads(config.read_text()), "quantization_config": kind.said}
-    config.write_text(json.dumps(said))
+            saved[name] = expected[name] = weight
+    save_file(saved, file, metadata={"format": "pt"})
+    updated = {**json.loads(config.read_text()), "quantization_config": kind.said}
+    config.write_text(json.dumps(updated))
     return expected
 
 

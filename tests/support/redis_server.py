@@ -21,10 +21,10 @@ START_S = 10.0
 
 def require_redis_server() -> str:
     """Path of redis-server; skips the test if it is not installed."""
-    found = shutil.which("redis-server")
-    if found is None:
+    path = shutil.which("redis-server")
+    if path is None:
         pytest.skip("redis-server is not installed (apt install redis-server)")
-    return found
+    return path
 
 
 class RedisServer:

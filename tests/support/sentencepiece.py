@@ -14,8 +14,8 @@ def save_sentencepiece_tokenizer(folder: Path) -> None:
     """Writes its tokenizer.json; all characters except a few letters are single bytes."""
     special = ["<unk>", "<s>", "</s>"]
     single = [*(f"<0x{byte:02X}>" for byte in range(256)), *LETTERS]
-    known = [*special, *single, *("".join(pair) for pair in MERGES)]
-    vocabulary = {token: place for place, token in enumerate(known)}
+    tokens = [*special, *single, *("".join(pair) for pair in MERGES)]
+    vocabulary = {token: place for place, token in enumerate(tokens)}
     tokenizer = Tokenizer(
         models.BPE(vocab=vocabulary, merges=MERGES, unk_token="<unk>", byte_fallback=True)
     )

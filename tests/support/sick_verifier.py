@@ -20,19 +20,19 @@ SICK = "sick"
 
 
 def _make_failing(method: Callable[..., Any], sick: Path) -> Callable[..., Any]:
-    def failing(model: LanguageModel, asked: Any) -> Any:
-        if sick.exists() and _longest_text(asked) > int(sick.read_text() or 0):
+    def failing(model: LanguageModel, forwards: Any) -> Any:
+        if sick.exists() and _longest_text(forwards) > int(sick.read_text() or 0):
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
-        return method(model, asked)
+        return method(model, forwards)
 
     return failing
 
 
-def _longest_text(asked: Passes | Sequence[Forward]) -> int:
+def _longest_text(forwards: Passes | Sequence[Forward]) -> int:
     """Tokens of the longest text, including the new ones."""
-    if isinstance(asked, Passes):
-        return asked.slot.length + 1
-    return max(forward.slot.length + forward.rows for forward in asked)
+    if isinstance(forwards, Passes):
+        return forwards.slot.length + 1
+    return max(forward.slot.length + forward.rows for forward in forwards)
 
 
 if __name__ == "__main__":

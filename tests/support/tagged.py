@@ -54,28 +54,30 @@ class Style(NamedTuple):
 
 
 def _qwen(arguments: dict[str, str]) -> str:
-    said = "".join(f"<parameter={key}>\n{text}\n</parameter>\n" for key, text in arguments.items())
-    return f"<tool_call>\n<function=write>\n{said}</function>\n</tool_call>"
+    parameters = "".join(
+        f"<parameter={key}>\n{text}\n</parameter>\n" for key, text in arguments.items()
+    )
+    return f"<tool_call>\n<function=write>\n{parameters}</function>\n</tool_call>"
 
 
 def _glm(line: str) -> Callable[[dict[str, str]], str]:
     """Calls of 4.5 and 4.6 with line breaks, or of later versions without."""
 
     def call(arguments: dict[str, str]) -> str:
-        said = "".join(
+        parameters = "".join(
             f"<arg_key>{key}</arg_key>{line}<arg_value>{text}</arg_value>{line}"
             for key, text in arguments.items()
         )
-        return f"<tool_call>write{line}{said}</tool_call>"
+        return f"<tool_call>write{line}{parameters}</tool_call>"
 
     return call
 
 
 def _minimax(arguments: dict[str, str]) -> str:
-    said = "".join(
+    parameters = "".join(
         f'<parameter name="{key}">{text}</parameter>\n' for key, text in arguments.items()
     )
-    return f'<invoke name="write">\n{said}</invoke>\n'
+    return f'<invoke name="write">\n{parameters}</invoke>\n'
 
 
 def _in_a_section(calls: list[str]) -> str:

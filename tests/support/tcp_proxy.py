@@ -68,10 +68,10 @@ class TcpProxy:
         assert self._server is not None
         self._server.close()
         await self._reset()
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _reset(self) -> None:
         for writer in self._open:

@@ -176,26 +176,26 @@ class ScriptedModel:
         prefixes: list[list[int]] = []
         for row in range(forward.rows):
             newest = segment.stored_from + row
-            seen = np.arange(segment.stored_to) <= newest
-            places = np.nonzero(seen if segment.mask is None else segment.mask[row])[0]
+            is_visible = np.arange(segment.stored_to) <= newest
+            places = np.nonzero(is_visible if segment.mask is None else segment.mask[row])[0]
             places = places[np.argsort(segment.stored_positions[places])]
             assert segment.stored_positions[places].tolist() == list(range(len(places)))
             assert len(places) <= self.context_length
             prefixes.append([int(token) for token in keys[places]])
-        wanted = prefixes[forward.logits_from :]
-        self.read.append((prefixes[-1], forward.rows, len(wanted)))
-        if not wanted:
+        answered = prefixes[forward.logits_from :]
+        self.read.append((prefixes[-1], forward.rows, len(answered)))
+        if not answered:
             return torch.zeros(0, self.vocabulary_size)
-        return torch.stack([self.law(prefix) for prefix in wanted])
+        return torch.stack([self.law(prefix) for prefix in answered])
 
 
 def run(task: Task[T]) -> T:
     """Runs a task alone, as the engine would; returns its result."""
     try:
-        wish = next(task)
+        forward = next(task)
         while True:
-            assert isinstance(wish, Forward)
-            wish = task.send(wish.model.forward([wish])[0])
+            assert isinstance(forward, Forward)
+            forward = task.send(forward.model.forward([forward])[0])
     except StopIteration as finished:
         result: T = finished.value
         return result

@@ -33,9 +33,9 @@ class Desk:
         entry = KeyEntry(name="alice", sha256=hash_of(new_key()), tenant="team-a")
         (folder / "keys.toml").write_text(entry.toml())
 
-    def port(self, written: int) -> int:
+    def port(self, documented: int) -> int:
         """The free port that stands for one on a page."""
-        return self._ports.setdefault(written, quiet_port())
+        return self._ports.setdefault(documented, quiet_port())
 
     def flags(self, words: tuple[str, ...]) -> list[str]:
         """The flags with free ports, and with full names of files in this folder."""
@@ -50,7 +50,7 @@ class Desk:
     def _flag(self, word: str) -> str:
         address = ADDRESS.search(word)
         if address is not None:
-            scheme, written = address.groups()
+            scheme, documented = address.groups()
             host = "dns:///localhost" if scheme else "127.0.0.1"
-            return f"{word[: address.start()]}{host}:{self.port(int(written))}"
+            return f"{word[: address.start()]}{host}:{self.port(int(documented))}"
         return str(self.folder / word) if (self.folder / word).exists() else word
