@@ -62,7 +62,7 @@ def inflate(model: PreTrainedModel, size: int) -> None:
     try:
         for _ in range(extra):
             layers.append(_silent_layer(model, type(layers[-1]), config, len(layers)))
-    except UNEXPECTED_ERRORS as error:  # Gemma 4 prepares what its layers share for a number of them
+    except UNEXPECTED_ERRORS as error:  # Gemma 4 prepares what its layers share by their number
         rule = "needs a model whose layers do not depend on how many there are"
         raise InvalidInput("inflate", rule, type(model).__name__) from error
     _set_depth(model, len(layers))
