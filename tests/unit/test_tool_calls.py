@@ -125,10 +125,8 @@ def test_any_text_is_output_completely_in_any_pieces(
     ],
 )
 def test_call_variants_are_read(written: str, arguments: str) -> None:
-    answer = f"<tool_call>{written}</tool_call>"
-    assert (
-        read_calls(HERMES, [answer]) == read_calls(HERMES, list(answer)) == ("", [("f", arguments)])
-    )
+    answer, expected = f"<tool_call>{written}</tool_call>", ("", [("f", arguments)])
+    assert read_calls(HERMES, [answer]) == read_calls(HERMES, list(answer)) == expected
 
 
 @pytest.mark.parametrize("arguments", ["[1]", '"x"', '"[1]"', "7"])
