@@ -46,8 +46,8 @@ log = logs.get(__name__)
 KINDS = (
     LlamaForCausalLM, MistralForCausalLM, Phi3ForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM,
 )  # fmt: skip
-# Those whose sliding window is the configuration's; Qwen's is the layer's, and Llama has none,
-# whatever the configuration contains.
+# Those whose sliding window is in the configuration. Qwen has it in its layers; Llama has none,
+# whatever its configuration contains.
 WINDOW_IN_CONFIG = (MistralForCausalLM, Phi3ForCausalLM)
 # RoPE types whose angles depend on the position only.
 FIXED_ROPE = ("default", "linear", "llama3", "yarn", rope.FIXED)
@@ -218,10 +218,10 @@ def _convert_layer(layer: Any, model: PreTrainedModel, *, compiled: bool) -> Lay
     attention, mlp = layer.self_attn, layer.mlp
     ready = parts_of if compiled else packed
     activation = mlp.activation_fn if hasattr(mlp, "activation_fn") else mlp.act_fn
-    states_window = model.config if isinstance(model, WINDOW_IN_CONFIG) else attention
+    window_source = model.config if isinstance(model, WINDOW_IN_CONFIG) else attention
     return Layer(
         attention=attention,
-        window=getattr(states_window, "sliding_window", None),
+        window=getattr(window_source, "sliding_window", None),
         first_norm=layer.input_layernorm.weight,
         before_attention=ready(_joined(attention, "qkv_proj")),
         head_norms=_head_norms(attention),
