@@ -69,14 +69,14 @@ class ServiceSettings(BaseSettings):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _path(cls, said: Any, info: ValidationInfo) -> Any:
+    def _expand_path(cls, value: Any, info: ValidationInfo) -> Any:
         """Expands `~`. An empty path, as of an unset variable, would be the working directory."""
         kind = cls.model_fields[str(info.field_name)].annotation
-        if not isinstance(said, str) or Path not in (kind, *get_args(kind)):
-            return said
-        if not said:
+        if not isinstance(value, str) or Path not in (kind, *get_args(kind)):
+            return value
+        if not value:
             raise ValueError("must not be empty; leave it out instead")
-        return at_home(said)
+        return at_home(value)
 
     @model_validator(mode="after")
     def _check_tls(self) -> Self:

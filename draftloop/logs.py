@@ -128,9 +128,9 @@ def configure(role: str, *, log_format: str, level: str) -> None:
 def _marker(role: str) -> structlog.typing.Processor:
     """Adds the role to lines of threads, which begin without context variables."""
 
-    def mark(_logger: Any, _level: str, said: structlog.typing.EventDict) -> Any:
-        said.setdefault("role", role)
-        return said
+    def mark(_logger: Any, _level: str, event: structlog.typing.EventDict) -> Any:
+        event.setdefault("role", role)
+        return event
 
     return mark
 

@@ -35,20 +35,20 @@ def main() -> None:
     with OpenAI(base_url=arguments.base_url, api_key="none") as client:
         model = client.models.list().data[0].id
         # Omit tool_choice for models that were trained to call tools: they decide by themselves.
-        asked = client.chat.completions.create(
+        completion = client.chat.completions.create(
             model=model, messages=messages, tools=[WEATHER], tool_choice="required", seed=1,
             parallel_tool_calls=False,
         )  # fmt: skip
-        said = asked.choices[0].message
-        messages.append(said)
-        for call in said.tool_calls or ():
+        message = completion.choices[0].message
+        messages.append(message)
+        for call in message.tool_calls or ():
             assert call.type == "function"
-            arguments_said = json.loads(call.function.arguments)
-            print(f"called: {call.function.name} {arguments_said}")
-            told = json.dumps(
-                [{"day": day + 1, "rain": False} for day in range(arguments_said["days"])]
+            call_arguments = json.loads(call.function.arguments)
+            print(f"called: {call.function.name} {call_arguments}")
+            result = json.dumps(
+                [{"day": day + 1, "rain": False} for day in range(call_arguments["days"])]
             )
-            messages.append({"role": "tool", "tool_call_id": call.id, "content": told})
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
         answer = client.chat.completions.create(
             model=model, messages=messages, tools=[WEATHER], max_tokens=32, seed=1
         )

@@ -35,12 +35,17 @@ class Vocabulary:
         """
         matcher = LLMatcher(self.tokenizer, grammar_text(grammar), log_level=0)
         trial = matcher.deep_copy()
-        rows = allocate_token_bitmask(1, self.size)
-        self.fill(trial, rows, 0)
-        trial.consume_token(int(bits(rows).argmax()))
+        trial.consume_token(int(self.mask(trial).argmax()))
         if trial.is_error():
             raise refusal(grammar, trial.get_error())
         return matcher
+
+    def mask(self, matcher: LLMatcher) -> NDArray[np.uint8]:
+        """1 for each token that may come next by `fill`, else 0."""
+        rows = allocate_token_bitmask(1, self.size)
+        self.fill(matcher, rows, 0)
+        allowed: NDArray[np.uint8] = bits(rows)[0]
+        return allowed
 
     def fill(self, matcher: LLMatcher, rows: NDArray[np.int32], row: int) -> None:
         """Sets the bits of the tokens that may come next in `rows[row]`.

@@ -90,9 +90,9 @@ def health(
         try:
             response = stub.Check(request, timeout=timeout_s)
         except grpc.RpcError as error:
-            said = error.details() or ""
-            trouble = no_connection(address, said, CA)
-            return Health(str(error.code().name), trouble, is_outdated(said))
+            message = error.details() or ""
+            trouble = no_connection(address, message, CA)
+            return Health(str(error.code().name), trouble, is_outdated(message))
     return Health(str(health_pb2.HealthCheckResponse.ServingStatus.Name(response.status)))
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 # In the core's message whenever it could not connect to an address.
 NO_CONNECTION = "failed to connect"
+EXPIRED, NOT_YET_VALID = OUTDATED = "certificate has expired", "certificate is not yet valid"
 # Substrings of its messages, in order of precedence, and what each means about the server.
 TROUBLE = {
-    "certificate has expired": "its certificate has expired; renew it there",
-    "certificate is not yet valid": "its certificate is not valid yet; compare the clocks",
+    EXPIRED: "its certificate has expired; renew it there",
+    NOT_YET_VALID: "its certificate is not valid yet; compare the clocks",
     "Hostname Verification Check failed": "its certificate does not name this host; ask for one "
     "that it names, or have it name this one",
     "CERTIFICATE_VERIFY_FAILED": "its certificate is of no authority in {ca}",
@@ -16,7 +17,6 @@ TROUBLE = {
     "another certificate",
 }
 TROUBLE["Connection reset"] = TROUBLE["Socket closed"]
-OUTDATED = ("certificate has expired", "certificate is not yet valid")
 
 
 def tls_trouble(message: str, ca: str) -> str:
@@ -30,9 +30,9 @@ def tls_trouble(message: str, ca: str) -> str:
     return next(found, "")
 
 
-def is_outdated(said: str) -> bool:
+def is_outdated(message: str) -> bool:
     """Whether the server answered, but with a certificate that is not valid now."""
-    return NO_CONNECTION in said and any(sign in said for sign in OUTDATED)
+    return NO_CONNECTION in message and any(sign in message for sign in OUTDATED)
 
 
 def no_connection(address: str, message: str, ca: str) -> str:

@@ -116,11 +116,7 @@ class Follower:
         They differ only if one text must follow: the mask then has one of the tokens that begin it
         (`Vocabulary.fill`).
         """
-        if not place.compute_ff_bytes():
-            return True
-        rows = allocate_token_bitmask(1, self._vocabulary.size)
-        self._vocabulary.fill(place, rows, 0)
-        return bool(bits(rows)[0, token_id])
+        return not place.compute_ff_bytes() or bool(self._vocabulary.mask(place)[token_id])
 
     def observe(self, token_ids: Sequence[int]) -> None:
         """Advances by tokens of the output.

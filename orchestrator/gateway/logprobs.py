@@ -31,15 +31,9 @@ class CompletionLogprobs:
         self._named = form.named_tokens
         self._characters = codecs.getincrementaldecoder("utf-8")("replace")
         self._offset = 0
-        self._echoed: str | None = None  # the prompt's text, while its tokens are written
 
     def of(self, entries: Sequence[TokenLogprobs]) -> dict[str, Any]:
-        return {
-            "tokens": [self._name(entry.token_id) for entry in entries],
-            "token_logprobs": [json_logprob(entry.logprob) for entry in entries],
-            "top_logprobs": [self._top(entry) for entry in entries],
-            "text_offset": [self._next_offset(entry.token_id) for entry in entries],
-        }
+        return self._lists(entries)
 
     def of_prompt(
         self, first: int, entries: Iterable[TokenLogprobs], max_top: int, text: str
@@ -51,11 +45,20 @@ class CompletionLogprobs:
         shown = [
             TokenLogprobs(entry.token_id, entry.logprob, entry.top[:max_top]) for entry in entries
         ]
-        self._echoed = text
-        lists = self.of([TokenLogprobs(first, 0.0), *shown])
-        self._echoed = None
+        lists = self._lists([TokenLogprobs(first, 0.0), *shown], text)
         lists["token_logprobs"][0] = lists["top_logprobs"][0] = None
         return lists
+
+    def _lists(
+        self, entries: Sequence[TokenLogprobs], echoed: str | None = None
+    ) -> dict[str, list[Any]]:
+        """The parallel lists of the choice's next tokens, or of a prompt echoed as this text."""
+        return {
+            "tokens": [self._name(entry.token_id) for entry in entries],
+            "token_logprobs": [json_logprob(entry.logprob) for entry in entries],
+            "top_logprobs": [self._top(entry) for entry in entries],
+            "text_offset": [self._next_offset(entry.token_id, echoed) for entry in entries],
+        }
 
     def _top(self, entry: TokenLogprobs) -> dict[str, float]:
         pairs = (*entry.top, (entry.token_id, entry.logprob))
@@ -69,11 +72,11 @@ class CompletionLogprobs:
         except UnicodeDecodeError:
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
 
-    def _next_offset(self, token_id: int) -> int:
+    def _next_offset(self, token_id: int, echoed: str | None) -> int:
         data, special = self._tokenizer.token_bytes(token_id), self._tokenizer.is_special(token_id)
         named = token_id in self._named
-        if self._echoed is not None:
-            named, data = self._as_echoed(data, self._echoed, special=special)
+        if echoed is not None:
+            named, data = self._as_echoed(data, echoed, special=special)
         if special and not named:
             return self._offset
         if named or not self._tokenizer.continues_character(token_id):
