@@ -152,20 +152,19 @@ class ModelChoice(DraftChoice):
         pays = advantage > 0
         if not pays and self._continues_try(advantage):
             return True
-        min_rounds = self._min_rounds_between_tries(advantage)
+        min_rounds = self._min_rounds_between_tries(-advantage * TRY_ROUNDS)
         is_asking = self._gain.shared.asking.should_try(pays, at_least=min_rounds) or just_opened
         if is_asking:
             self._try = _Try(0 if pays else TRY_ROUNDS - 1, offer)
         return is_asking
 
-    def _min_rounds_between_tries(self, advantage: float) -> float:
-        """Minimum number of rounds, over all requests, between tries as expensive as this one.
+    def _min_rounds_between_tries(self, cost: float) -> float:
+        """Minimum number of rounds, over all requests, between tries that cost so many tokens.
 
         All requests learn from one try, so the more requests run, the more of their rounds lie
         between two tries.
         """
-        requests = self._controller.verify_cost.load.sessions
-        return -advantage * TRY_ROUNDS / TRY_COST_PER_ROUND * requests
+        return cost / TRY_COST_PER_ROUND * self._controller.verify_cost.load.sessions
 
     def _continues_try(self, advantage: float) -> bool:
         """Whether a running try includes this round.
@@ -182,22 +181,28 @@ class ModelChoice(DraftChoice):
     def _open_if_due(self, committed: Sequence[int], advantage: float) -> bool:
         """Opens the drafter's session if that pays, or as a try; returns whether it decided to.
 
-        It pays if the rounds to come bring in more than the prefill costs.
+        It pays if the rounds to come bring in more than the prefill costs. A try costs the prefill
+        and what its rounds lose.
         """
-        pays = advantage > 0 and self._pays_for_prefill(committed, advantage)
+        price = self._prefill_price(committed)
+        pays = advantage * self._rounds_left(committed) > price
         # A text that does not fit into a drafter must not use up a try.
         patience = self._gain.shared.openings if self.drafter.can_serve(committed) else None
-        decided = self._controller.fixed or (patience.should_try(pays) if patience else pays)
+        min_rounds = self._min_rounds_between_tries(price + TRY_ROUNDS * max(0.0, -advantage))
+        decided = self._controller.fixed or (
+            patience.should_try(pays, at_least=min_rounds) if patience else pays
+        )
         if decided:
             self.drafter.open(committed, self._max_wait_s(committed, advantage))
         return decided
 
-    def _pays_for_prefill(self, committed: Sequence[int], advantage: float) -> bool:
-        """Whether the rounds to come, each with this advantage, outweigh the prefill's cost."""
+    def _rounds_left(self, committed: Sequence[int]) -> float:
+        return self._tokens_left(len(committed)) / (1 + self._gain.means.tokens)
+
+    def _prefill_price(self, committed: Sequence[int]) -> float:
+        """Tokens that the prefill of the draft model must bring in to pay for its time."""
         prefill_ns = self._prefill_ns(committed)
-        remaining = self._tokens_left(len(committed))
-        price = self._controller.draft_price(prefill_ns, prefill_ns)
-        return advantage * remaining / (1 + self._gain.means.tokens) > price
+        return self._controller.draft_price(prefill_ns, prefill_ns)
 
     def _prefill_ns(self, committed: Sequence[int]) -> float:
         return self._costs.nanoseconds(self.drafter.tokens_to_prefill(committed))

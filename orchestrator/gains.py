@@ -35,8 +35,8 @@ SMALLER_DRAFTS = (1.0, 0.5, 0.25)
 # Maximum rounds, of all requests, until drafts that do not pay are tried again.
 MAX_ROUNDS_WITHOUT = 64
 # The same for requests without a drafter session, where a try has to prefill a prompt first; and
-# the minimum.
-MIN_ROUNDS_UNOPENED, MAX_ROUNDS_UNOPENED = 64, 1024
+# the minimum. Within these, what a try costs decides (`ModelChoice`).
+MIN_ROUNDS_UNOPENED, MAX_ROUNDS_UNOPENED = 8, 128
 # Maximum number of pairs of method and temperature for which results are kept.
 MAX_METHODS = 128
 # Rounds of one try of a draft model: after a pause, the service's first answer is the slowest.
@@ -125,8 +125,10 @@ class Gain:
     def worth(self, controller: Controller, offer: Offer = NO_OFFER) -> float:
         """Expected tokens of a round with a draft, minus those that its time brings in anyway.
 
-        `offer`: what free sources offer in this round. If other sessions share the verifier, nodes
-        cost more than in the remembered rounds, so smaller drafts are considered as well.
+        `offer`: what free sources offer in this round. A draft that is not worth verifying is cut,
+        so with one the round is worth no less than with the offer alone, apart from the time to
+        draft it. If other sessions share the verifier, nodes cost more than in the remembered
+        rounds, so smaller drafts are considered as well.
         """
         means, shared = self.means, self.shared
         extra_tokens, extra_nodes = (
@@ -140,7 +142,8 @@ class Gain:
             math.sqrt(share) * expected - rate * cost.nanoseconds(share * nodes)
             for share in (SMALLER_DRAFTS if cost.load.is_shared else (1.0,))
         )
-        return 1 + best - controller.draft_price(shared.draft_ns, shared.work_ns)
+        verified = max(1 + best, controller.worth(offer))
+        return verified - controller.draft_price(shared.draft_ns, shared.work_ns)
 
     def observe(self, accepted: int, nodes: int, draft_ns: int, offer: Offer = NO_OFFER) -> int:
         """Counts a round with a draft, for this request and for all similar ones.
