@@ -36,7 +36,7 @@ SMALLER_DRAFTS = (1.0, 0.5, 0.25)
 MAX_ROUNDS_WITHOUT = 64
 # The same for requests without a drafter session, where a try has to prefill a prompt first; and
 # the minimum. Within these, what a try costs decides (`ModelChoice`).
-MIN_ROUNDS_UNOPENED, MAX_ROUNDS_UNOPENED = 8, 128
+MIN_ROUNDS_UNOPENED, MAX_ROUNDS_UNOPENED = 8, 1024
 # Maximum number of pairs of method and temperature for which results are kept.
 MAX_METHODS = 128
 # Rounds of one try of a draft model: after a pause, the service's first answer is the slowest.
