@@ -74,6 +74,11 @@ class Running:
         assert len(self.token_ids) < MAX_TOKENS * 3 // 4
         return self
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the stream has ended, with all tokens or with an error."""
+        return not self._thread.is_alive()
+
     def wait_for_tokens(self) -> list[int]:
         """All tokens. Fails if the stream ended with an error."""
         self._thread.join(PATIENCE_S)

@@ -209,24 +209,6 @@ def test_opened_session_is_tried_despite_recent_tries_of_other_requests() -> Non
     assert len(rounds) == TRY_ROUNDS and rounds[0] <= MIN_ROUNDS_UNOPENED
 
 
-@pytest.mark.parametrize(("draft_ns", "prefilled"), [(DEAR_NS, 0), (DEAR_NS, 100), (1.0, 0)])
-def test_opening_is_tried_the_less_often_the_more_it_costs(draft_ns: float, prefilled: int) -> None:
-    """A try costs the prefill, ten rounds here, and what its rounds lose."""
-    gains, opened = Gains(), []
-    model = model_choice(draft_ns, left=0, gains=gains)
-    loss = max(0.0, -model.advantage())
-    cost = (100 - prefilled) / 10 + TRY_ROUNDS * loss
-    for number in range(1500):
-        if not model.drafter.is_requested:
-            model.drafter.prefilled = prefilled  # type: ignore[attr-defined]
-            model.should_ask(PROMPT)
-            if model.drafter.is_requested:
-                opened.append(number)
-        elif len(opened) < 2:
-            model = model_choice(draft_ns, left=0, gains=gains)
-    assert opened[1] - opened[0] == pytest.approx(cost / TRY_COST_PER_ROUND, rel=0.02)
-
-
 def test_round_asks_even_if_no_drafter_opened_a_session() -> None:
     """The failed request for a draft has to be counted."""
     model = model_choice(CHEAP_NS, left=400)

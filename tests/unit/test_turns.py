@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
+import pytest
+
+from draftloop.errors import StartupFailure
 from draftloop.turns import importing, turn
 
 
@@ -36,6 +40,16 @@ async def test_cancelled_wait_leaves_the_turn_to_other_roles(tmp_path: Path) -> 
         await asyncio.wait([waiting])
     async with asyncio.timeout(5), turn(lock):
         pass
+
+
+async def test_lock_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    lock = tmp_path / "missing" / "lock"
+    message = re.escape(f"start_lock: {lock} cannot be opened: No such file or directory")
+    with pytest.raises(StartupFailure, match=message), importing(lock):
+        pass
+    with pytest.raises(StartupFailure, match=message):
+        async with turn(lock):
+            pass
 
 
 async def test_no_wait_without_a_lock() -> None:
