@@ -125,10 +125,10 @@ class Gain:
     def worth(self, controller: Controller, offer: Offer = NO_OFFER) -> float:
         """Expected tokens of a round with a draft, minus those that its time brings in anyway.
 
-        `offer`: what free sources offer in this round. A draft that is not worth verifying is cut,
-        so with one the round is worth no less than with the offer alone, apart from the time to
-        draft it. If other sessions share the verifier, nodes cost more than in the remembered
-        rounds, so smaller drafts are considered as well.
+        `offer`: what free sources offer in this round. If drafts are cut to what is worth
+        verifying, the round is worth no less with one than with the offer alone, apart from the
+        time to draft it. If other sessions share the verifier, nodes cost more than in the
+        remembered rounds, so smaller drafts are considered as well.
         """
         means, shared = self.means, self.shared
         extra_tokens, extra_nodes = (
@@ -142,7 +142,9 @@ class Gain:
             math.sqrt(share) * expected - rate * cost.nanoseconds(share * nodes)
             for share in (SMALLER_DRAFTS if cost.load.is_shared else (1.0,))
         )
-        verified = max(1 + best, controller.worth(offer))
+        verified = 1 + best
+        if not (controller.fixed or controller.verify_uncut):
+            verified = max(verified, controller.worth(offer))
         return verified - controller.draft_price(shared.draft_ns, shared.work_ns)
 
     def observe(self, accepted: int, nodes: int, draft_ns: int, offer: Offer = NO_OFFER) -> int:

@@ -20,6 +20,7 @@ from draftloop.speculation import (
 from orchestrator.budget import Controller
 from orchestrator.costs import VerifyCost
 from orchestrator.gains import MAX_METHODS, Gains, SharedGain
+from orchestrator.selection import Offer
 
 ALL = Speculation(strategy=FUSED)
 ALONE = Speculation(
@@ -119,3 +120,21 @@ def test_expected_draft_size_without_load_is_the_usual_one() -> None:
         gain.observe(accepted=1, nodes=32, draft_ns=0)
     prices = Controller(max_nodes=32, verify_cost=cost)
     assert gain.worth(prices) == pytest.approx(0, abs=0.01)  # two tokens in the time of two
+
+
+@pytest.mark.parametrize("verify_uncut", [False, True])
+def test_only_a_draft_that_is_cut_loses_no_more_than_its_time(verify_uncut: bool) -> None:
+    cost = VerifyCost((CostPoint(1, 100), CostPoint(17, 1700)))
+    controller = Controller(max_nodes=16, verify_cost=cost, verify_uncut=verify_uncut)
+    gain = Gains().of(OUROBOROS, 0.0, 0.0)
+    for _ in range(100):
+        gain.observe(accepted=0, nodes=8, draft_ns=0)
+    assert (gain.worth(controller) < controller.worth() - 1) is verify_uncut
+
+
+def test_free_sources_may_win_where_sizes_are_fixed() -> None:
+    """Fixed drafts are not cut: an offer of more tokens is worth more, though time has no price."""
+    controller = Controller(max_nodes=16, verify_cost=VerifyCost((CostPoint(1, 100),)), fixed=True)
+    gain = Gains().of(OUROBOROS, 0.0, 0.0)
+    offer = Offer(tokens=9.0, nodes=9)
+    assert gain.worth(controller, offer) < controller.worth(offer)
