@@ -60,7 +60,7 @@ class CopyingSource:
 def propose_draft(prices: Controller, *, phrases: bool = False) -> Draft:
     """The draft of a drafter, or of phrases that promise more than it usually brings."""
     drafter: Any = Drafter()
-    gain = Gain(SharedGain(deque([0.0])))
+    gain = Gain(SharedGain(deque([1000.0 if phrases else 0.0])))
     if phrases:
         gain.shared.asking.should_try(pays=True)  # no try of the drafter is due
     choice = ModelChoice(
