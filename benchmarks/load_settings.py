@@ -33,7 +33,7 @@ def read_settings(arguments: Sequence[str] | None, description: str) -> argparse
     parser.add_argument("--prompts", type=Path,
                         help="for --server: a prompt a line, or in JSON lines")  # fmt: skip
     parser.add_argument("--profile", choices=list(PROFILES), help="without --server")
-    parser.add_argument("--requests", "--sessions", dest="sessions", type=_numbers,
+    parser.add_argument("--requests", "--sessions", dest="sessions", type=read_numbers,
                         default=list(SESSIONS), help="at a time")  # fmt: skip
     parser.add_argument("--strategies", type=names(COLD), help=f"of: {', '.join(COLD)}")
     parser.add_argument("--tokens", type=at_least(MIN_TOKENS), default=96,
@@ -64,7 +64,8 @@ def _with_defaults(
     return settings
 
 
-def _numbers(text: str) -> list[int]:
+def read_numbers(text: str) -> list[int]:
+    """For argparse: reads whole numbers of at least 1, separated by commas."""
     try:
         numbers = [int(part) for part in text.split(",")]
     except ValueError:
