@@ -1,4 +1,4 @@
-"""`python -m benchmarks.export FOLDER`: the bundled pair for other servers to load.
+"""`python -m benchmarks.export --out FOLDER`: the bundled pair for other servers to load.
 
 Writes the cost-inflated target and the draft model as Hugging Face checkpoints, for vLLM, SGLang
 and TGI, and as GGUF files, for llama.cpp. `benchmarks.servers` compares what serves them.
@@ -43,15 +43,15 @@ def export_pair(folder: Path, size: int) -> dict[str, Path]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Writes the pair."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path, help="where target and draft are written")
+    parser.add_argument("--out", type=Path, required=True, help="folder for both models")
     parser.add_argument("--inflate", default="300M", help="size of the target, such as 300M")
     parser.add_argument("--gguf", action="append", choices=list(TYPES), default=[],
                         help="also as GGUF files with such weights; may be repeated")  # fmt: skip
     chosen = parser.parse_args(arguments)
-    folders = export_pair(chosen.folder, parse_size(chosen.inflate))
+    folders = export_pair(chosen.out, parse_size(chosen.inflate))
     for name, checkpoint in folders.items():
         for kind in chosen.gguf:
-            file = chosen.folder / f"{name}-{kind}.gguf"
+            file = chosen.out / f"{name}-{kind}.gguf"
             write_gguf(checkpoint, file, kind)
             Console().print(str(file), highlight=False)
 

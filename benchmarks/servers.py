@@ -1,6 +1,6 @@
 """`python -m benchmarks.servers --server NAME=URL ...`: running servers side by side.
 
-    python -m benchmarks.export pair --gguf bf16
+    python -m benchmarks.export --out pair --gguf f16
     python -m benchmarks.servers --server "draftloop=http://127.0.0.1:8000" \\
         --server 'llama.cpp=http://127.0.0.1:8080 {"cache_prompt": false}'
 
@@ -44,7 +44,7 @@ from draftloop.errors import DraftloopError
 
 @dataclass(slots=True)
 class Record:
-    """The runs so far: those of a repetition, by server, belong together."""
+    """The runs so far: those of a repetition by server, in the order of the command line."""
 
     runs: list[tuple[Cell, dict[str, Run]]] = field(default_factory=list)
     models: dict[str, str] = field(default_factory=dict)
@@ -104,7 +104,7 @@ async def measure(
             for name in method_order(list(by_name), number):
                 tick(f"{cell.workload}, {name}")
                 runs[name] = await _run(client, by_name[name], record.models[name], cases)
-            record.runs.append((cell, runs))
+            record.runs.append((cell, {name: runs[name] for name in by_name}))
 
 
 async def _run(
@@ -157,7 +157,7 @@ def write(
     settings: argparse.Namespace, machine: dict[str, Any], record: Record, console: Console
 ) -> None:
     """Writes the results, and prints the table."""
-    rows = summed(record.runs, settings.server[0].name)
+    rows = summed(record.runs)
     text = page(rows)
     console.print(text, markup=False)
     results: dict[str, Any] = {

@@ -48,15 +48,15 @@ class Row:
     equal: float | None
 
 
-def summed(measured: Sequence[tuple[Cell, Mapping[str, Run]]], reference: str) -> list[Row]:
-    """One row for every cell and server; `reference` is the server that others are compared to."""
+def summed(measured: Sequence[tuple[Cell, Mapping[str, Run]]]) -> list[Row]:
+    """One row for every cell and server; each repetition's first server is the reference."""
     by_cell: defaultdict[Cell, list[Mapping[str, Run]]] = defaultdict(list)
     for cell, runs in measured:
         by_cell[cell].append(runs)
     return [
-        _row(cell, name, [runs[name] for runs in sets], [runs[reference] for runs in sets])
+        _row(cell, name, [runs[name] for runs in sets], [next(iter(r.values())) for r in sets])
         for cell, sets in by_cell.items()
-        for name in sorted(sets[0], key=lambda server: server != reference)
+        for name in sets[0]
     ]
 
 

@@ -195,6 +195,30 @@ def foresight_table(oracle: str, simulated: str, profile: str) -> str:
     return untitled_table(names, lines)
 
 
+def by_server(record: str) -> str:
+    """Table of a request's tokens per second, from a record of `benchmarks.servers`."""
+    rows = read_record(record)["rows"]
+    cells = sorted({(r["workload"], r["temperature"]): 0 for r in rows}, key=lambda cell: -cell[1])
+    best = {cell: max(_rates(rows, cell).values()) for cell in cells}
+    lines = []
+    for server in _rates(rows, cells[0]):
+        rates = {cell: _rates(rows, cell)[server] for cell in cells}
+        first = [row["first_token_ms"] / 1e3 for row in rows if row["server"] == server]
+        shown = [f"**{r:.1f}**" if r == best[cell] else f"{r:.1f}" for cell, r in rates.items()]
+        lines.append([server, *shown, _span(first, ".1f")])
+    titles = [f"{'' if temperature else 'greedy: '}{name}" for name, temperature in cells]
+    return untitled_table(["tokens per second", *titles, "first token, s"], lines)
+
+
+def _rates(rows: Iterable[Mapping[str, Any]], cell: Cell) -> dict[str, float]:
+    """Tokens per second in a cell, by server."""
+    return {
+        row["server"]: row["tokens_per_second"]
+        for row in rows
+        if (row["workload"], row["temperature"]) == cell
+    }
+
+
 def provenance(record: str, folder: str, profile: str | None = None) -> str:
     """The source of a table's figures: a link to the record, its code version and its runs."""
     content = read_record(record)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -31,13 +32,15 @@ SMALLER = {
     "benchmarks.phrase_log": "--records 20000",
     "benchmarks.gateway": "--tokens 6 --repeats 1 --out {}/gateway",
     "benchmarks.prefixes": "--profile bundled --repeats 1 --out {}/prefixes",
+    "benchmarks.export": "--out {}/pair --inflate 40M",
+    "benchmarks.servers --server": "--prompts 1 --tokens 6 --workloads completion --out {}/servers",
     "benchmarks.quantization": "--profile bundled --repeats 1 --tokens 6 --out {}/quantization",
 }
 BENCHMARKS = [
     command for command in documented_commands() if command.words[:2] == (".venv/bin/python", "-m")
 ]
-
-
+# A running server under load, and several side by side.
+LOAD_OF_A_SERVER, SERVERS = {"benchmarks.load", "--server"}, {"benchmarks.servers", "--server"}
 OWN_PROMPTS = "def add(a, b):\nclass Queue:\nimport os\n"
 
 
@@ -45,7 +48,7 @@ OWN_PROMPTS = "def add(a, b):\nclass Queue:\nimport os\n"
 def stack() -> Iterator[Stack]:
     """A deployment as users have it, with prefix caching and the default strategy."""
     config = StackConfig(
-        port=0, http_port=None, drafter_port=0, verifier_port=0, dtype="float32",
+        port=0, http_port=0, drafter_port=0, verifier_port=0, dtype="float32",
         start_timeout_s=240,
     )  # fmt: skip
     with ForkedStack(config) as running:
@@ -77,7 +80,7 @@ def test_documented_benchmark_runs(command: Command, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [command for command in BENCHMARKS if "--server" in command.words],
+    [command for command in BENCHMARKS if set(command.words) >= LOAD_OF_A_SERVER],
     ids=lambda command: command.text,
 )
 def test_documented_benchmark_measures_a_running_server(
@@ -90,3 +93,23 @@ def test_documented_benchmark_measures_a_running_server(
     assert measured >= {(number, name) for number in (1, 2) for name in (PLAIN, "fused cold")}
     assert all(row["equal"] == 1 for row in record["rows"])
     assert record["models"]["verifier"]["dtype"] == "float32"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [command for command in BENCHMARKS if set(command.words) >= SERVERS],
+    ids=lambda command: command.text,
+)
+def test_documented_benchmark_compares_running_servers(
+    command: Command, stack: Stack, tmp_path: Path
+) -> None:
+    """Both names stand for the same server here, so greedy answers are equal."""
+    url = f"http://{stack.http_address}"
+    words = tuple(re.sub(r"http://[\w.:]+", url, word) for word in command.words)
+    run(Command(command.page, words), tmp_path, "--temperature", "0")
+    record = json.loads((tmp_path / "servers.json").read_text())
+    assert [server["name"] for server in record["servers"]] == ["Draftloop", "llama.cpp"]
+    assert [(row["server"], row["runs"], row["equal"]) for row in record["rows"]] == [
+        ("Draftloop", 1, 1),
+        ("llama.cpp", 1, 1),
+    ]

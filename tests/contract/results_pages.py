@@ -15,6 +15,7 @@ from benchmarks.summaries import (
     Column,
     against_best,
     by_requests,
+    by_server,
     by_workload,
     cost_of_rows,
     foresight_table,
@@ -51,6 +52,11 @@ Paragraphs = Callable[[], list[str]]
 def matrix(record: str, profile: str) -> Paragraphs:
     """All methods in all cells of a profile."""
     return lambda: [sampled_and_greedy(record, profile), provenance(record, FOLDER, profile)]
+
+
+def beside_servers(record: str) -> Paragraphs:
+    """Draftloop and other servers on the same models."""
+    return lambda: [by_server(record), provenance(record, FOLDER)]
 
 
 def readme_cpu() -> list[str]:
@@ -147,6 +153,9 @@ RESULTS = WrittenPage(
         "beside the best at 300M": lambda: [against_best("zen5", "300M")],
         "beside the best of the bundled pair": lambda: [against_best("zen5", "bundled")],
         "beside the best at 1B": lambda: [against_best("zen5-1B", "1B")],
+        "beside llama.cpp": beside_servers("servers-16bit"),
+        "beside llama.cpp, quantized": beside_servers("servers-quantized"),
+        "beside vLLM": beside_servers("servers-float32"),
         "overheads": lambda: [overheads("zen5", ["300M", "bundled"])],
         "temperature 0.7": low_temperature,
         "larger draft model": larger_draft_model,

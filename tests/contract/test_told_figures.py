@@ -91,6 +91,27 @@ def test_forward_times_in_the_larger_draft_models_card() -> None:
     assert [NUMBERS[word] for word in words] == [round(min(ratios)), round(max(ratios))]
 
 
+def test_speed_relative_to_llama_cpp() -> None:
+    numbers = match_groups(
+        ROOT / "README.md",
+        r"`fused` is (\S+) to (\S+) times as fast as llama.cpp with its draft model\. "
+        r"Plain decoding is (\S+) to (\S+) times as fast",
+    )
+    cells: dict[tuple[str, float], dict[str, float]] = {}
+    for row in read_record("servers-16bit")["rows"]:
+        speeds = cells.setdefault((row["workload"], row["temperature"]), {})
+        speeds[row["server"]] = row["tokens_per_second"]
+    measured = []
+    for ours, theirs in (("fused", "draft model"), ("plain decoding", "plain decoding")):
+        ratios = [
+            speeds[f"Draftloop, {ours}"]
+            / max(v for name, v in speeds.items() if name.startswith(f"llama.cpp, {theirs}"))
+            for speeds in cells.values()
+        ]
+        measured += [round(min(ratios), 1), round(max(ratios), 1)]
+    assert [float(word) for word in numbers] == measured
+
+
 def test_fallback_reasons_of_a_healthy_deployment_are_documented() -> None:
     """Reasons that no alert counts are on the page that explains the metric."""
     alerts = (ROOT / "deploy" / "prometheus" / "alerts.yml").read_text()
