@@ -42,6 +42,7 @@ class Lines:
     """
 
     name = "lines"
+    products = 0  # registers that a product takes before it is added
 
     def __init__(self, emitter: FormatEmitter) -> None:
         self._emitter = emitter
@@ -132,7 +133,8 @@ class Lines:
         types = [PTR, PTR, I64, PTR, I64, PTR, PTR, I64, I64]
         function, b = self._emitter.define(f"{self.name}_tile{rows}", types)
         x, weights, panel, start, pitch, sums, scales, steps, ahead = function.args
-        lanes, tile = self._emitter.unit.lanes, self._emitter.unit.tile(rows, self.parts)
+        lanes = self._emitter.unit.lanes
+        tile = self._emitter.unit.tile(rows, self.parts, self.products)
         vectors = tile.vectors
         emit_step = self._emit_step if tile.keeps_weights else self._emit_step_by_rows
         with b.goto_entry_block():

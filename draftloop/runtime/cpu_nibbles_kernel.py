@@ -42,9 +42,15 @@ class Nibbles(_Groups, Bytes):
 
     name = "nibbles"
     values, parts, block, span = VALUES, VALUES // 2, BLOCK_STEPS, SPAN_STEPS
+    products = 1
 
     def __init__(self, emitter: FormatEmitter) -> None:
         super().__init__(emitter, bits=8)
+
+    @property
+    def wide_rows(self) -> int:
+        """One row less than `Lines` where registers are few: a fifth would push out sums."""
+        return super().wide_rows if self._emitter.unit.registers == 32 else 4
 
     def _values(self, b: Any, word: Any) -> list[Any]:
         """The pairs in each word of a vector, in order of k."""

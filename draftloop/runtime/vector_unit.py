@@ -48,15 +48,16 @@ class VectorUnit(NamedTuple):
         """The number of values rounded up to whole vectors."""
         return -(-values // self.lanes) * self.lanes
 
-    def tile(self, rows: int, parts: int) -> Tile:
+    def tile(self, rows: int, parts: int, products: int = 0) -> Tile:
         """The widest tile for `rows` rows whose sums and operands fit the registers.
 
-        A vector of weights takes `parts` registers. By default, weights are kept in registers. If
-        that leaves fewer sums than multiply-adds in flight, each would wait for the previous one;
-        then the rows' activations are kept instead.
+        A vector of weights takes `parts` registers, and a product `products` before it is added. By
+        default, weights are kept in registers. If that leaves fewer sums than multiply-adds in
+        flight, each would wait for the previous one; then the rows' activations are kept instead.
         """
         keeping = next((v for v in (4, 2) if rows * v + parts * v + 1 < self.registers), 1)
-        changing = next((v for v in (4, 2) if rows * v + rows + 1 <= self.registers), 1)
+        others = rows + products + 1
+        changing = next((v for v in (4, 2) if rows * v + others <= self.registers), 1)
         if rows * keeping < UNDER_WAY and changing > keeping:
             return Tile(changing, keeps_weights=False)
         return Tile(keeping, keeps_weights=True)
