@@ -31,12 +31,14 @@ class ByteDots(Bytes):
 
     def __init__(self, emitter: FormatEmitter) -> None:
         lanes = emitter.unit.lanes
-        self._dot = emitter.declare(
-            "llvm.x86.avx512.vpdpbusd.512", emitter.ints, [emitter.ints] * 3
-        )
+        self._declare_dot(emitter)
         self._total = emitter.declare(f"llvm.vector.reduce.add.v{lanes}i32", I32, [emitter.ints])
         self._fours = ir.VectorType(I8, lanes)
         super().__init__(emitter, bits=8)
+
+    def _declare_dot(self, emitter: FormatEmitter) -> None:
+        name = "llvm.x86.avx512.vpdpbusd.512"
+        self._dot = emitter.declare(name, emitter.ints, [emitter.ints] * 3)
 
     def _begun(self, b: Any, start: Any, row: Any) -> Any:
         """The initial value: the contribution of the weights' offset, subtracted."""

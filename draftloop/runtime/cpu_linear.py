@@ -115,7 +115,8 @@ class PackedLinear(nn.Module):
         if UNIT is None or not packable(weight) or self.dtype not in FORMATS:
             raise ValueError(f"cannot pack a {weight.dtype} matrix {tuple(weight.shape)} here")
         self.out_features, self.in_features = weight.shape
-        in_bytes = UNIT.byte_dots and self.form is not None and self.form.activations == 8
+        by_bytes = self.form is not None and self.form.activations == 8
+        in_bytes = by_bytes and (UNIT.byte_dots or self.bits == 4)
         self.packed = pack(weight.detach(), UNIT.lanes, UNIT.strip, self.bits, in_bytes=in_bytes)
         self.bias = self._pad_outputs(bias)
         self.scales = None if scales is None else self._pack_group_scales(scales, UNIT.strip)

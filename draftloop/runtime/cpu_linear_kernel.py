@@ -19,7 +19,7 @@ from draftloop.runtime.cpu_bytes_kernel import Bytes
 from draftloop.runtime.cpu_dots_kernel import Dots
 from draftloop.runtime.cpu_linear_way import WORD_BITS, Block, Way
 from draftloop.runtime.cpu_lines_kernel import ROW_FLOATS, Lines
-from draftloop.runtime.cpu_nibbles_kernel import NibbleDots, Nibbles
+from draftloop.runtime.cpu_nibbles_kernel import NibbleDots, NibbleSums
 from draftloop.runtime.cpu_tiles_kernel import Tiles
 from draftloop.runtime.llvm import (
     F32,
@@ -67,7 +67,7 @@ class _LinearEmitter(FormatEmitter):
     two bfloat16, four bytes or eight nibbles, adjacent along k. A *step* is the part of k that one
     word of weights spans. Weights are stored in panels of `lanes` outputs, [steps][lanes] words
     each; a strip of outputs consists of some panels, which `Lines`, `Dots`, `Tiles`, `Bytes`,
-    `ByteDots`, `Nibbles` or `NibbleDots` multiply by rows.
+    `ByteDots`, `NibbleDots` or `NibbleSums` multiply by rows.
     """
 
     entry, part = "linear", "linear_part"
@@ -152,7 +152,7 @@ class _LinearEmitter(FormatEmitter):
         by_words = bits == 8 and self.unit.byte_dots
         ways: dict[int, Way] = {8: ByteDots(self) if by_words else Bytes(self, bits)}
         if self.form.weights == 4:
-            ways[4] = NibbleDots(self) if by_words else Nibbles(self)
+            ways[4] = NibbleDots(self) if by_words else NibbleSums(self)
         return ways
 
     def emit_way(self, way: Way, keep: Any) -> Any:

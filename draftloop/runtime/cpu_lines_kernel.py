@@ -6,7 +6,7 @@ requires llvmlite.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from llvmlite import ir
@@ -32,6 +32,7 @@ BLOCK = 512  # values along k that a tile processes at a time; those of its rows
 ROW_FLOATS = BLOCK + 16
 SPAN_FLOATS = 2  # per span, after a row's block: integers store the scale there
 NEAR_BYTES = 512  # distance of the prefetch from L2 into L1, ahead of each weight stream
+Chains = list[list[Any]]  # of a tile: by row, then by vector
 FROM_L2, FROM_L1 = 2, 3  # LLVM's codes for the levels
 
 
@@ -163,8 +164,10 @@ class Lines:
                 for row, v, place in places:
                     b.store(self._begun(b, starts[place], of_rows[row]), chains[row][v])
                 stop = minimum(b, b.add(begun, i64(self.span)), steps)
-                with loop(b, begun, stop) as step:
-                    emit_step(b, x, panels, chains, step, ahead)
+                self._emit_steps(
+                    b, lambda into, step: emit_step(b, x, panels, into, step, ahead),
+                    chains, begun, stop,
+                )  # fmt: skip
                 of_outputs = at(b, scales, b.mul(number, strip), F32)
                 for row, v, place in places:
                     target = at(b, sums, b.add(b.mul(i64(row), strip), place), F32)
@@ -174,6 +177,14 @@ class Lines:
                     b.store(ended, target, align=4)
         b.ret_void()
         return function
+
+    def _emit_steps(
+        self, b: Any, emit_step: Callable[[Chains, Any], None], chains: Chains, begun: Any,
+        stop: Any,
+    ) -> None:  # fmt: skip
+        """Advances the chains by the steps from `begun` to `stop`."""
+        with loop(b, begun, stop) as step:
+            emit_step(chains, step)
 
     def _spans(
         self, b: Any, start: tuple[Any, Any], sums: tuple[Any, Any], steps: Any
