@@ -91,25 +91,43 @@ def test_forward_times_in_the_larger_draft_models_card() -> None:
     assert [NUMBERS[word] for word in words] == [round(min(ratios)), round(max(ratios))]
 
 
+def ratios_of_servers(record: str, ours: str, theirs: str) -> list[float]:
+    """Least and largest ratio of our speed to that of the fastest server whose name begins so."""
+    cells: dict[tuple[str, float], dict[str, float]] = {}
+    for row in read_record(record)["rows"]:
+        speeds = cells.setdefault((row["workload"], row["temperature"]), {})
+        speeds[row["server"]] = row["tokens_per_second"]
+    ratios = [
+        speeds[ours] / max(speed for name, speed in speeds.items() if name.startswith(theirs))
+        for speeds in cells.values()
+    ]
+    return [min(ratios), max(ratios)]
+
+
 def test_speed_relative_to_llama_cpp() -> None:
     numbers = match_groups(
         ROOT / "README.md",
         r"`fused` is (\S+) to (\S+) times as fast as llama.cpp with its draft model\. "
         r"Plain decoding is (\S+) to (\S+) times as fast",
     )
-    cells: dict[tuple[str, float], dict[str, float]] = {}
-    for row in read_record("servers-16bit")["rows"]:
-        speeds = cells.setdefault((row["workload"], row["temperature"]), {})
-        speeds[row["server"]] = row["tokens_per_second"]
-    measured = []
-    for ours, theirs in (("fused", "draft model"), ("plain decoding", "plain decoding")):
-        ratios = [
-            speeds[f"Draftloop, {ours}"]
-            / max(v for name, v in speeds.items() if name.startswith(f"llama.cpp, {theirs}"))
-            for speeds in cells.values()
-        ]
-        measured += [round(min(ratios), 1), round(max(ratios), 1)]
-    assert [float(word) for word in numbers] == measured
+    measured = [
+        ratio
+        for ours, theirs in (("fused", "draft model"), ("plain decoding", "plain decoding"))
+        for ratio in ratios_of_servers(
+            "servers-16bit", f"Draftloop, {ours}", f"llama.cpp, {theirs}"
+        )
+    ]
+    assert [float(word) for word in numbers] == [round(ratio, 1) for ratio in measured]
+
+
+def test_speed_relative_to_llama_cpp_with_four_bits() -> None:
+    numbers = match_groups(
+        DOCS / "results.md", r"`fused` is (\S+) to (\S+) times as fast as llama.cpp's Q4_0 with"
+    )
+    measured = ratios_of_servers(
+        "servers-quantized", "Draftloop w4a8, fused", "llama.cpp Q4_0, draft model"
+    )
+    assert [float(word) for word in numbers] == [round(ratio, 2) for ratio in measured]
 
 
 def test_fallback_reasons_of_a_healthy_deployment_are_documented() -> None:
