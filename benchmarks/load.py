@@ -29,20 +29,13 @@ from benchmarks.load_settings import COLD, read_settings
 from benchmarks.load_table import Run, page, summed
 from benchmarks.machine import describe_deployment, describe_machine
 from benchmarks.measure import Tick, method_order
-from benchmarks.output import (
-    INTERRUPTED,
-    prepare,
-    print_error,
-    progress_on,
-    run_command,
-    with_suffixes,
-)
+from benchmarks.output import exit_status, prepare, progress_on, run_command, with_suffixes
 from benchmarks.prompts import Prompt, completion, cut, prompts_in
 from benchmarks.services import Services, connected, running, stack_of
 from benchmarks.systems import METHODS, PLAIN, PROFILES, unserved
 from benchmarks.workload import FIRST_SEED, Case
 from draftloop.completion import DeploymentInfo
-from draftloop.errors import DraftloopError, InvalidInput
+from draftloop.errors import InvalidInput
 from draftloop.speculation import OPT_TREE, SPECULATIVE
 from orchestrator.launcher import interruptible
 
@@ -122,15 +115,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = read_settings(arguments, __doc__)
     prepare(*with_suffixes(settings.out, ".json", ".md", ".svg"))
     console, machine = Console(), describe_machine()
-    record, status = Record(), 0
-    try:
+    record = Record()
+
+    def measured() -> None:
         with interruptible():
             collect(settings, console, record)
-    except KeyboardInterrupt:
-        status = INTERRUPTED
-    except (DraftloopError, OSError) as error:
-        print_error(console, error)
-        status = 1
+
+    status = exit_status(measured, console)
     if record.runs:
         write(settings, machine, record, console)
     return status

@@ -55,6 +55,21 @@ def print_error(console: Console, error: Exception) -> None:
     console.print(f"[red]{escape(str(error))}[/]", highlight=False)
 
 
+def exit_status(measure: Callable[[], None], console: Console) -> int:
+    """Runs a measurement and returns its exit status; prints an error as one line.
+
+    What was measured until Ctrl-C or an error can be written afterwards.
+    """
+    try:
+        measure()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except (DraftloopError, OSError) as error:
+        print_error(console, error)
+        return 1
+    return 0
+
+
 def run_command(main: Callable[[], int | None]) -> NoReturn:
     """Ends the process with the status of `main`, or with an error's text."""
     try:

@@ -27,19 +27,11 @@ from benchmarks.http_server import TIMEOUT_S, HttpServer, read_server
 from benchmarks.load_settings import read_numbers
 from benchmarks.machine import describe_machine
 from benchmarks.measure import Tick, method_order
-from benchmarks.output import (
-    INTERRUPTED,
-    prepare,
-    print_error,
-    progress_on,
-    run_command,
-    with_suffixes,
-)
+from benchmarks.output import exit_status, prepare, progress_on, run_command, with_suffixes
 from benchmarks.prompts import WORKLOADS, Prompt, material_of
 from benchmarks.servers_table import Cell, Run, page, summed
 from benchmarks.settings import MIN_TOKENS, at_least, default_output, names, read_temperature
 from benchmarks.workload import FIRST_SEED, Case
-from draftloop.errors import DraftloopError
 
 
 @dataclass(slots=True)
@@ -120,14 +112,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = _settings(arguments)
     prepare(*with_suffixes(settings.out, ".json", ".md"))
     console, machine = Console(), describe_machine()
-    record, status = Record(), 0
-    try:
-        collect(settings, console, record)
-    except KeyboardInterrupt:
-        status = INTERRUPTED
-    except (DraftloopError, OSError) as error:
-        print_error(console, error)
-        status = 1
+    record = Record()
+    status = exit_status(lambda: collect(settings, console, record), console)
     if record.runs:
         write(settings, machine, record, console)
     return status
