@@ -50,7 +50,7 @@ def write_gguf(folder: Path, file: Path, kind: str) -> None:
     stored, file_type = TYPES[kind]
     writer = GGUFWriter(file, ARCHITECTURE)
     _write_configuration(writer, model, file_type)
-    _write_tokenizer(writer, folder)
+    _write_tokenizer(writer, folder / "tokenizer.json")
     for name, weight in _tensors(model):
         values = weight.numpy()
         if weight.ndim == 1:
@@ -78,10 +78,12 @@ def _write_configuration(
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_vocab_size(config.vocab_size)
+    writer.add_bos_token_id(config.bos_token_id)
+    writer.add_eos_token_id(config.eos_token_id)
 
 
-def _write_tokenizer(writer: GGUFWriter, folder: Path) -> None:
-    tokenizer = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+def _write_tokenizer(writer: GGUFWriter, file: Path) -> None:
+    tokenizer = json.loads(file.read_text(encoding="utf-8"))
     vocabulary: dict[str, int] = tokenizer["model"]["vocab"]
     tokens = sorted(vocabulary, key=vocabulary.__getitem__)
     special = {token["content"] for token in tokenizer["added_tokens"] if token["special"]}
@@ -91,8 +93,6 @@ def _write_tokenizer(writer: GGUFWriter, folder: Path) -> None:
     kinds = [TokenType.CONTROL if token in special else TokenType.NORMAL for token in tokens]
     writer.add_token_types(kinds)
     writer.add_token_merges([" ".join(pair) for pair in tokenizer["model"]["merges"]])
-    writer.add_bos_token_id(0)
-    writer.add_eos_token_id(0)
     writer.add_add_bos_token(False)
 
 

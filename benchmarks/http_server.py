@@ -31,11 +31,6 @@ class Answer:
     first_s: float
     last_s: float
 
-    @property
-    def tokens_per_second(self) -> float:
-        """Rate of the tokens after the first one."""
-        return (self.tokens - 1) / (self.last_s - self.first_s)
-
 
 @dataclass(frozen=True, slots=True)
 class HttpServer:

@@ -197,26 +197,28 @@ def foresight_table(oracle: str, simulated: str, profile: str) -> str:
 
 def by_server(record: str) -> str:
     """Table of a request's tokens per second, from a record of `benchmarks.servers`."""
-    rows = read_record(record)["rows"]
-    cells = sorted({(r["workload"], r["temperature"]): 0 for r in rows}, key=lambda cell: -cell[1])
-    best = {cell: max(_rates(rows, cell).values()) for cell in cells}
-    lines = []
-    for server in _rates(rows, cells[0]):
-        rates = {cell: _rates(rows, cell)[server] for cell in cells}
-        first = [row["first_token_ms"] / 1e3 for row in rows if row["server"] == server]
-        shown = [f"**{r:.1f}**" if r == best[cell] else f"{r:.1f}" for cell, r in rates.items()]
-        lines.append([server, *shown, _span(first, ".1f")])
-    titles = [f"{'' if temperature else 'greedy: '}{name}" for name, temperature in cells]
-    return untitled_table(["tokens per second", *titles, "first token, s"], lines)
+    cells = sorted(server_rates(record).items(), key=lambda entry: -entry[0][1])
+    lines: defaultdict[str, list[str]] = defaultdict(list)
+    for _, rates in cells:
+        best = max(rates.values())
+        for server, rate in rates.items():
+            lines[server].append(f"**{rate:.1f}**" if rate == best else f"{rate:.1f}")
+    first: defaultdict[str, list[float]] = defaultdict(list)
+    for row in read_record(record)["rows"]:
+        first[row["server"]].append(row["first_token_ms"] / 1e3)
+    titles = [f"{'' if temperature else 'greedy: '}{name}" for (name, temperature), _ in cells]
+    return untitled_table(
+        ["tokens per second", *titles, "first token, s"],
+        [[server, *rates, _span(first[server], ".1f")] for server, rates in lines.items()],
+    )
 
 
-def _rates(rows: Iterable[Mapping[str, Any]], cell: Cell) -> dict[str, float]:
-    """Tokens per second in a cell, by server."""
-    return {
-        row["server"]: row["tokens_per_second"]
-        for row in rows
-        if (row["workload"], row["temperature"]) == cell
-    }
+def server_rates(record: str) -> Mapping[Cell, Mapping[str, float]]:
+    """Tokens per second of one request, by cell and server, in a record of `benchmarks.servers`."""
+    rates: defaultdict[Cell, dict[str, float]] = defaultdict(dict)
+    for row in read_record(record)["rows"]:
+        rates[row["workload"], row["temperature"]][row["server"]] = row["tokens_per_second"]
+    return rates
 
 
 def provenance(record: str, folder: str, profile: str | None = None) -> str:

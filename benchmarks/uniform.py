@@ -14,7 +14,7 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from draftloop.errors import InvalidInput
-from draftloop.runtime.inflate import LAYERS_BY_SIZE, count_parameters
+from draftloop.runtime.inflate import LAYERS_BY_SIZE, OUTPUT_PROJECTIONS, count_parameters
 
 WIDTH_STEP = 256  # widths of real models are multiples of it
 SEED = 0
@@ -54,7 +54,7 @@ def _filled(config: LlamaConfig, model: LlamaForCausalLM) -> LlamaForCausalLM:
     for name, parameter in larger.named_parameters():
         source = own.get(name)
         if source is None:
-            if name.endswith(("o_proj.weight", "down_proj.weight")):
+            if name.removesuffix(".weight").endswith(OUTPUT_PROJECTIONS):
                 nn.init.zeros_(parameter)
             continue
         nn.init.zeros_(parameter)

@@ -72,9 +72,10 @@ def pack(
 ) -> Tensor:
     """Packs [outputs, k] in panels: [outputs / lanes, words along k, lanes, elements of a word].
 
-    A word has 32 bits. `bits`: of integer weights. With `in_bytes`, for dot products of bytes,
-    integers are made unsigned by adding half of their range, and are in order. Otherwise they are
-    arranged so that pairs of 16 bits are in order, the first of each pair in the word's lower half.
+    A word has 32 bits. `bits`: of integer weights. For products of bytes, integers are made
+    unsigned by adding half of their range, and are in order: those of 4 bits, the first four in the
+    lower halves of a word's bytes, and with `in_bytes` those of 8. Others of 8 bits are arranged so
+    that pairs of 16 bits are in order, the first of each pair in the word's lower half.
     Outputs are padded with zeros to a multiple of `strip`.
     """
     outputs, depth = weight.shape
@@ -84,9 +85,8 @@ def pack(
     if bits == 8:
         panels = panels ^ -128 if in_bytes else panels[..., [0, 2, 1, 3]]
     elif bits == 4:
-        panels = panels + 8 if in_bytes else panels & 15
-        lower, upper = ([0, 1, 2, 3], [4, 5, 6, 7]) if in_bytes else ([0, 4, 1, 5], [2, 6, 3, 7])
-        panels = panels[..., lower] | (panels[..., upper] << 4)
+        panels = panels + 8
+        panels = panels[..., :4] | (panels[..., 4:] << 4)
     # Never a view: the kernel needs an alignment that a tensor mapped from a file may lack.
     return WEIGHTS.empty(panels.shape, weight.dtype).copy_(panels)
 
@@ -115,8 +115,7 @@ class PackedLinear(nn.Module):
         if UNIT is None or not packable(weight) or self.dtype not in FORMATS:
             raise ValueError(f"cannot pack a {weight.dtype} matrix {tuple(weight.shape)} here")
         self.out_features, self.in_features = weight.shape
-        by_bytes = self.form is not None and self.form.activations == 8
-        in_bytes = by_bytes and (UNIT.byte_dots or self.bits == 4)
+        in_bytes = UNIT.byte_dots and self.form is not None and self.form.activations == 8
         self.packed = pack(weight.detach(), UNIT.lanes, UNIT.strip, self.bits, in_bytes=in_bytes)
         self.bias = self._pad_outputs(bias)
         self.scales = None if scales is None else self._pack_group_scales(scales, UNIT.strip)

@@ -15,7 +15,7 @@ from llvmlite import ir
 
 from draftloop.runtime.cpu_byte_dots_kernel import I8, ByteDots
 from draftloop.runtime.cpu_linear_way import WORD_BITS
-from draftloop.runtime.cpu_lines_kernel import Chains
+from draftloop.runtime.cpu_lines_kernel import Chains, Lines
 from draftloop.runtime.llvm import I16, FormatEmitter, ceil, i64, loop, minimum
 from draftloop.runtime.quantization import GROUP
 
@@ -62,17 +62,8 @@ class NibbleSums(NibbleDots):
 
     name = "nibble_sums"
     products = 1
+    wide_rows, max_rows = Lines.wide_rows, Lines.max_rows  # other tiles than with long dot products
     steps_together = 4  # of two pairs each: 4 * 2 * (2 * 15 * 127) < 2^15
-
-    @property
-    def wide_rows(self) -> int:  # type: ignore[override]
-        """Where registers are few, those of `Lines`."""
-        return 12 if self._emitter.unit.registers == 32 else 5
-
-    @property
-    def max_rows(self) -> int:  # type: ignore[override]
-        """The same: wider tiles are faster."""
-        return self.wide_rows
 
     def _declare_dot(self, emitter: FormatEmitter) -> None:
         lanes = emitter.unit.lanes

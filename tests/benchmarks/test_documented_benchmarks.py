@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -44,6 +44,11 @@ LOAD_OF_A_SERVER, SERVERS = {"benchmarks.load", "--server"}, {"benchmarks.server
 OWN_PROMPTS = "def add(a, b):\nclass Queue:\nimport os\n"
 
 
+def parametrized(commands: Iterable[Command]) -> pytest.MarkDecorator:
+    """Runs a test once with each of these commands."""
+    return pytest.mark.parametrize("command", list(commands), ids=lambda command: command.text)
+
+
 @pytest.fixture(scope="session")
 def stack() -> Iterator[Stack]:
     """A deployment as users have it, with prefix caching and the default strategy."""
@@ -69,20 +74,12 @@ def run(command: Command, folder: Path, *more: str) -> subprocess.CompletedProce
     return result
 
 
-@pytest.mark.parametrize(
-    "command",
-    [command for command in BENCHMARKS if "--server" not in command.words],
-    ids=lambda command: command.text,
-)
+@parametrized(command for command in BENCHMARKS if "--server" not in command.words)
 def test_documented_benchmark_runs(command: Command, tmp_path: Path) -> None:
     assert run(command, tmp_path).stdout.strip() or list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    "command",
-    [command for command in BENCHMARKS if set(command.words) >= LOAD_OF_A_SERVER],
-    ids=lambda command: command.text,
-)
+@parametrized(command for command in BENCHMARKS if set(command.words) >= LOAD_OF_A_SERVER)
 def test_documented_benchmark_measures_a_running_server(
     command: Command, stack: Stack, tmp_path: Path
 ) -> None:
@@ -95,11 +92,7 @@ def test_documented_benchmark_measures_a_running_server(
     assert record["models"]["verifier"]["dtype"] == "float32"
 
 
-@pytest.mark.parametrize(
-    "command",
-    [command for command in BENCHMARKS if set(command.words) >= SERVERS],
-    ids=lambda command: command.text,
-)
+@parametrized(command for command in BENCHMARKS if set(command.words) >= SERVERS)
 def test_documented_benchmark_compares_running_servers(
     command: Command, stack: Stack, tmp_path: Path
 ) -> None:

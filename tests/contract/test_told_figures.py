@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.speeds import read_record
+from benchmarks.summaries import server_rates
 from tests.contract.repository import ROOT, prose
 
 DOCS = ROOT / "docs"
@@ -93,13 +94,9 @@ def test_forward_times_in_the_larger_draft_models_card() -> None:
 
 def ratios_of_servers(record: str, ours: str, theirs: str) -> list[float]:
     """Least and largest ratio of our speed to that of the fastest server whose name begins so."""
-    cells: dict[tuple[str, float], dict[str, float]] = {}
-    for row in read_record(record)["rows"]:
-        speeds = cells.setdefault((row["workload"], row["temperature"]), {})
-        speeds[row["server"]] = row["tokens_per_second"]
     ratios = [
-        speeds[ours] / max(speed for name, speed in speeds.items() if name.startswith(theirs))
-        for speeds in cells.values()
+        rates[ours] / max(rate for name, rate in rates.items() if name.startswith(theirs))
+        for rates in server_rates(record).values()
     ]
     return [min(ratios), max(ratios)]
 

@@ -24,12 +24,11 @@ def logits(model: LlamaForCausalLM) -> torch.Tensor:
     return found
 
 
-def tiny(**settings: int) -> LlamaForCausalLM:
+def tiny() -> LlamaForCausalLM:
     """A random model with two layers and grouped heads."""
     config = LlamaConfig(
         vocab_size=64, hidden_size=32, intermediate_size=256, num_hidden_layers=2,
         num_attention_heads=4, num_key_value_heads=2, head_dim=8, tie_word_embeddings=True,
-        **settings,
     )  # fmt: skip
     torch.manual_seed(0)
     return LlamaForCausalLM(config)
