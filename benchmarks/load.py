@@ -37,7 +37,6 @@ from benchmarks.workload import FIRST_SEED, Case
 from draftloop.completion import DeploymentInfo
 from draftloop.errors import InvalidInput
 from draftloop.speculation import OPT_TREE, SPECULATIVE
-from orchestrator.launcher import interruptible
 
 STRATEGIES = (PLAIN, SPECULATIVE, OPT_TREE, "fused cold")
 PROMPTS = 16
@@ -116,12 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     prepare(*with_suffixes(settings.out, ".json", ".md", ".svg"))
     console, machine = Console(), describe_machine()
     record = Record()
-
-    def measured() -> None:
-        with interruptible():
-            collect(settings, console, record)
-
-    status = exit_status(measured, console)
+    status = exit_status(lambda: collect(settings, console, record), console)
     if record.runs:
         write(settings, machine, record, console)
     return status

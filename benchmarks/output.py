@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from draftloop.errors import DraftloopError, StartupFailure
+from orchestrator.launcher import interruptible
 
 INTERRUPTED = 130  # a shell's exit status for SIGINT
 
@@ -58,10 +59,11 @@ def print_error(console: Console, error: Exception) -> None:
 def exit_status(measure: Callable[[], None], console: Console) -> int:
     """Runs a measurement and returns its exit status; prints an error as one line.
 
-    What was measured until Ctrl-C or an error can be written afterwards.
+    What was measured until Ctrl-C, SIGTERM or an error can be written afterwards.
     """
     try:
-        measure()
+        with interruptible():
+            measure()
     except KeyboardInterrupt:
         return INTERRUPTED
     except (DraftloopError, OSError) as error:

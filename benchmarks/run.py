@@ -25,7 +25,7 @@ from benchmarks.calibration import estimates
 from benchmarks.journal import Journal
 from benchmarks.machine import describe_deployment, describe_machine
 from benchmarks.measure import Plan, Tick, measure
-from benchmarks.output import INTERRUPTED, prepare, print_error, progress_on, with_suffixes
+from benchmarks.output import exit_status, prepare, print_error, progress_on, with_suffixes
 from benchmarks.prompts import available_materials
 from benchmarks.results import Results, rows
 from benchmarks.services import Services, running, stack_of
@@ -34,7 +34,6 @@ from benchmarks.systems import METHODS, PROFILES, Profile, System, asks_drafter,
 from benchmarks.transformers_system import loaded
 from benchmarks.workload import Workload
 from draftloop.errors import DraftloopError, InvalidInput
-from orchestrator.launcher import interruptible
 
 
 @dataclass(slots=True)
@@ -254,17 +253,10 @@ def has_identity(results_file: Path, identity: Mapping[str, Any]) -> bool:
 def run_bench(bench: Bench) -> int:
     """Measures; returns the exit status. However it ends, the journal has what was measured."""
     try:
-        with interruptible():
-            bench.run()
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except (DraftloopError, OSError) as error:
-        print_error(bench.console, error)
-        return 1
+        return exit_status(bench.run, bench.console)
     except Exception:
         bench.console.print_exception()
         return 1
-    return 0
 
 
 def write_results(bench: Bench, machine: dict[str, Any]) -> int:
