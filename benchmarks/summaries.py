@@ -20,6 +20,8 @@ from benchmarks.table import NONE, sampling, untitled_table
 WORKLOADS = tuple(MAIN_WORKLOADS)
 SAMPLED, GREEDY = 0.8, 0.0
 FUSED_WARM = "fused warm"
+# Rates in rows of `benchmarks.servers`: after a request's first token, or with all prompts.
+OF_ONE_REQUEST, TOGETHER = "tokens_per_second", "together"
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,14 +197,17 @@ def foresight_table(oracle: str, simulated: str, profile: str) -> str:
     return untitled_table(names, lines)
 
 
-def by_server(record: str) -> str:
-    """Table of a request's tokens per second, from a record of `benchmarks.servers`."""
-    cells = sorted(server_rates(record).items(), key=lambda entry: -entry[0][1])
+def by_server(record: str, rate: str = OF_ONE_REQUEST) -> str:
+    """Table of tokens per second, from a record of `benchmarks.servers`.
+
+    `rate`: `OF_ONE_REQUEST`, or `TOGETHER`.
+    """
+    cells = sorted(server_rates(record, rate).items(), key=lambda entry: -entry[0][1])
     lines: defaultdict[str, list[str]] = defaultdict(list)
     for _, rates in cells:
         best = max(rates.values())
-        for server, rate in rates.items():
-            lines[server].append(f"**{rate:.1f}**" if rate == best else f"{rate:.1f}")
+        for server, value in rates.items():
+            lines[server].append(f"**{value:.1f}**" if value == best else f"{value:.1f}")
     first: defaultdict[str, list[float]] = defaultdict(list)
     for row in read_record(record)["rows"]:
         first[row["server"]].append(row["first_token_ms"] / 1e3)
@@ -213,11 +218,11 @@ def by_server(record: str) -> str:
     )
 
 
-def server_rates(record: str) -> Mapping[Cell, Mapping[str, float]]:
-    """Tokens per second of one request, by cell and server, in a record of `benchmarks.servers`."""
+def server_rates(record: str, rate: str = OF_ONE_REQUEST) -> Mapping[Cell, Mapping[str, float]]:
+    """Tokens per second by cell and server, in a record of `benchmarks.servers`."""
     rates: defaultdict[Cell, dict[str, float]] = defaultdict(dict)
     for row in read_record(record)["rows"]:
-        rates[row["workload"], row["temperature"]][row["server"]] = row["tokens_per_second"]
+        rates[row["workload"], row["temperature"]][row["server"]] = row[rate]
     return rates
 
 

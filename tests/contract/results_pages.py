@@ -11,7 +11,9 @@ from benchmarks.prompts import MAIN_WORKLOADS
 from benchmarks.speeds import Speeds
 from benchmarks.summaries import (
     GREEDY,
+    OF_ONE_REQUEST,
     SAMPLED,
+    TOGETHER,
     Column,
     against_best,
     by_requests,
@@ -54,9 +56,9 @@ def matrix(record: str, profile: str) -> Paragraphs:
     return lambda: [sampled_and_greedy(record, profile), provenance(record, FOLDER, profile)]
 
 
-def beside_servers(record: str) -> Paragraphs:
+def beside_servers(record: str, rate: str = OF_ONE_REQUEST) -> Paragraphs:
     """Draftloop and other servers on the same models."""
-    return lambda: [by_server(record), provenance(record, FOLDER)]
+    return lambda: [by_server(record, rate), provenance(record, FOLDER)]
 
 
 def readme_cpu() -> list[str]:
@@ -155,6 +157,7 @@ RESULTS = WrittenPage(
         "beside the best at 1B": lambda: [against_best("zen5-1B", "1B")],
         "beside llama.cpp": beside_servers("servers-16bit"),
         "beside llama.cpp, quantized": beside_servers("servers-quantized"),
+        "beside llama.cpp, four at a time": beside_servers("servers-four", TOGETHER),
         "beside vLLM": beside_servers("servers-float32"),
         "overheads": lambda: [overheads("zen5", ["300M", "bundled"])],
         "temperature 0.7": low_temperature,

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
-from draftloop.config import bundled_model
 from draftloop.grammar import Grammar
-from draftloop.grammars.matching import Vocabulary
 from orchestrator.gateway.parts import CallPart
 from orchestrator.gateway.tools.grammar import calls_grammar
 from orchestrator.gateway.tools.notation import Functions, Notation
 from orchestrator.gateway.tools.reader import CallReader
 from orchestrator.gateway.tools.schemas import Function
-from orchestrator.tokenizer import Tokenizer
-from tests.support.marks import in_pieces
+from tests.support.marks import Tokens, in_pieces, tokens_with
 
 Calls = list[tuple[str, str]]  # names and arguments
 
@@ -47,19 +43,18 @@ def is_allowed(
     text: str,
     *,
     several: bool = True,
-    folder: Path | None = None,
+    tokens: Tokens | None = None,
 ) -> bool:
-    """Whether a text is allowed as an answer that must call, with the folder's tokenizer."""
-    own = Tokenizer(folder or bundled_model("verifier"))
-    return matches_grammar(calls_grammar(notation, functions, own, several=several), text, folder)
+    """Whether a text is allowed as an answer that must call; by default, of bundled tokens."""
+    tokens = tokens or tokens_with()
+    grammar = calls_grammar(notation, functions, tokens.tokenizer, several=several)
+    return matches_grammar(grammar, text, tokens)
 
 
-def matches_grammar(grammar: Grammar, text: str, folder: Path | None = None) -> bool:
+def matches_grammar(grammar: Grammar, text: str, tokens: Tokens) -> bool:
     """Whether the text, followed by the end token, matches the grammar."""
-    folder = folder or bundled_model("verifier")
-    own = Tokenizer(folder)
-    matcher = Vocabulary(folder, own.vocabulary_size, [0]).matcher(grammar)
-    token_ids = own.encode(text, add_special_tokens=False)
+    matcher = tokens.vocabulary.matcher(grammar)
+    token_ids = tokens.tokenizer.encode(text, add_special_tokens=False)
     accepted: int = matcher.validate_tokens([*token_ids, 0])
     return accepted == len(token_ids) + 1
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
@@ -19,7 +18,7 @@ from orchestrator.gateway.tools.harmony import HARMONY
 from orchestrator.gateway.tools.offer import Offer, make_offer
 from orchestrator.gateway.tools.schemas import Function, Tool
 from tests.support.calls import Calls, is_allowed, join_calls, matches_grammar
-from tests.support.marks import in_pieces, tokenizer_with
+from tests.support.marks import in_pieces, tokens_with
 
 WEATHER = Function(name="weather", parameters={
     "properties": {"city": {"type": "string"}}, "required": ["city"]})  # fmt: skip
@@ -132,9 +131,9 @@ def test_reasoning_tokens_exclude_headers() -> None:
     ],
 )
 def test_channel_opened_by_the_prompt_is_continued(
-    tmp_path: Path, prompt: str, answer: str, expected: tuple[str, str, Calls]
+    prompt: str, answer: str, expected: tuple[str, str, Calls]
 ) -> None:
-    tokenizer = tokenizer_with(tmp_path, *ALL, special=True)
+    tokenizer = tokens_with(*ALL, special=True).tokenizer
     channels = channels_after(f"<|start|>assistant{FINAL.format('Hi')}{prompt}", tokenizer)
     if prompt != "no marks":
         assert read_answer([answer], answer_start=channels.answer_start) == expected
@@ -149,16 +148,17 @@ DIGIT = Grammar("regex", "[0-9]")
 
 
 @pytest.mark.parametrize("special", [None, False, True])
-def test_response_format_applies_to_the_final_message(tmp_path: Path, special: bool | None) -> None:
+def test_response_format_applies_to_the_final_message(special: bool | None) -> None:
     # A response format applies to the final channel alone; the reasoning before it is free.
-    tokenizer = tokenizer_with(tmp_path, *(() if special is None else ALL), special=bool(special))
+    tokens = tokens_with(*ALL, special=special)
+    tokenizer = tokens.tokenizer
 
     def allowed(answer: str, opening: str = "") -> bool:
         grammar = channels_after(f"<|start|>assistant{opening}", tokenizer).before(
             DIGIT, calls=False
         )
         assert grammar is not None
-        return matches_grammar(grammar, answer, tmp_path)
+        return matches_grammar(grammar, answer, tokens)
 
     good, bad = (f"<|channel|>final<|message|>{text}" for text in ("7", "x"))
     thought = ANALYSIS.format("Hm, 8.\n\nOr 7?")
@@ -171,8 +171,9 @@ def test_response_format_applies_to_the_final_message(tmp_path: Path, special: b
 
 
 @pytest.mark.parametrize("special", [None, False, True])
-def test_required_call_may_follow_reasoning(tmp_path: Path, special: bool | None) -> None:
-    tokenizer = tokenizer_with(tmp_path, *(() if special is None else ALL), special=bool(special))
+def test_required_call_may_follow_reasoning(special: bool | None) -> None:
+    tokens = tokens_with(*ALL, special=special)
+    tokenizer = tokens.tokenizer
     tools = [Tool(type="function", function=WEATHER)]
     offer = make_offer(HARMONY, tools, "required", tokenizer, parallel=True)
     reading = Reading(channels_after("<|start|>assistant", tokenizer), offer)
@@ -181,11 +182,11 @@ def test_required_call_may_follow_reasoning(tmp_path: Path, special: bool | None
     call = CALL.removesuffix("<|call|>").format(BERN)
     thought = ANALYSIS.format("Hm.")
     for answer in (call, thought + call, call.replace(" <|constrain|>json", "")):
-        assert matches_grammar(grammar, answer, tmp_path)
+        assert matches_grammar(grammar, answer, tokens)
         parts = reading.reader().feed([answer], ends=True)
         assert parts.content == "" and json.loads(parts.calls[0].arguments) == {"city": "Bern"}
-    assert not matches_grammar(grammar, thought + FINAL.format("x"), tmp_path)
-    assert not matches_grammar(grammar, call.replace("city", "town"), tmp_path)
+    assert not matches_grammar(grammar, thought + FINAL.format("x"), tokens)
+    assert not matches_grammar(grammar, call.replace("city", "town"), tokens)
 
 
 def test_function_names_invalid_in_headers_are_refused() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from hypothesis import example, given
@@ -24,7 +23,7 @@ from orchestrator.gateway.reasoning.thought import Thought, thought_after
 from orchestrator.gateway.tools.hermes import HERMES
 from orchestrator.gateway.tools.offer import Offer
 from orchestrator.tokenizer import Tokenizer
-from tests.support.marks import chat_message, in_pieces, tokenizer_with
+from tests.support.marks import chat_message, in_pieces, tokens_with
 
 OWN = Tokenizer(bundled_model("verifier"))
 
@@ -131,20 +130,10 @@ FORMS = [
 @pytest.mark.parametrize("marks", MARKS.values(), ids=MARKS)
 @pytest.mark.parametrize(("response_format", "good", "bad"), FORMS)
 def test_structured_answer_may_follow_reasoning(
-    tmp_path: Path,
-    response_format: Grammar,
-    good: str,
-    bad: str,
-    marks: Marks,
-    special: bool | None,
+    response_format: Grammar, good: str, bad: str, marks: Marks, special: bool | None
 ) -> None:
     """Marks may be letters, tokens with letters, or special tokens, which have none."""
-    tokenizer, folder = OWN, bundled_model("verifier")
-    if special is not None:
-        tokenizer, folder = (
-            tokenizer_with(tmp_path, marks.begin, marks.end, special=special),
-            tmp_path,
-        )
+    folder, tokenizer, _ = tokens_with(marks.begin, marks.end, special=special)
     grammars = Grammars(folder, 4098, [0])
 
     def allowed(text: str, prompt: str) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from llguidance import LLMatcher
 
-from draftloop.config import bundled_model
 from draftloop.errors import InvalidInput
 from draftloop.grammar import Grammar
-from draftloop.grammars.matching import Vocabulary
 from draftloop.grammars.text import grammar_text
 from draftloop.request import TextForm
 from orchestrator.gateway.chat_reader import Reading
@@ -43,14 +40,13 @@ from orchestrator.gateway.tools.schemas import (
     Tool,
 )
 from orchestrator.text import TextStream
-from orchestrator.tokenizer import Tokenizer
 from tests.support.calls import (
     assert_read_equally_however_cut,
     is_allowed,
     matches_grammar,
     read_calls,
 )
-from tests.support.marks import chat_message, in_pieces, tokenizer_with
+from tests.support.marks import chat_message, in_pieces, tokens_with
 from tests.support.tool_answers import (
     ANSWERS,
     BETWEEN_TAGS,
@@ -266,18 +262,13 @@ def test_templates_show_how_calls_are_written(template: str, notation: Notation 
 
 @pytest.mark.parametrize("special", [None, False, True])
 @pytest.mark.parametrize("notation", NOTATIONS.values(), ids=NOTATIONS)
-def test_grammars_allow_only_valid_calls(
-    tmp_path: Path, notation: Notation, special: bool | None
-) -> None:
+def test_grammars_allow_only_valid_calls(notation: Notation, special: bool | None) -> None:
     """Marks may be letters, tokens with letters, or special tokens, which have none."""
-    marks = notation.marks
-    folder = None if special is None else tmp_path
+    tokens = tokens_with(*notation.marks, special=special)
     functions = FUNCTIONS[:1] if notation is PYTHONIC else FUNCTIONS
-    if folder is not None:
-        tokenizer_with(folder, *marks, special=bool(special))
 
     def is_valid(text: str, *, several: bool) -> bool:
-        return is_allowed(notation, functions, text, several=several, folder=folder)
+        return is_allowed(notation, functions, text, several=several, tokens=tokens)
 
     one, two, bad = answers(notation)
     assert is_valid(one, several=False) and is_valid(one, several=True)
@@ -288,24 +279,22 @@ def test_grammars_allow_only_valid_calls(
 @pytest.mark.parametrize("special", [None, True])
 @pytest.mark.parametrize("notation", NOTATIONS.values(), ids=NOTATIONS)
 def test_grammar_allows_calls_or_the_response_format(
-    tmp_path: Path, notation: Notation, special: bool | None
+    notation: Notation, special: bool | None
 ) -> None:
     # With `auto` and a response format, the answer is a call, or fits the format.
-    folder = bundled_model("verifier") if special is None else tmp_path
-    if special is not None:
-        tokenizer_with(folder, *notation.marks, special=special)
+    tokens = tokens_with(*notation.marks, special=special)
     tools = [Tool(type="function", function=FUNCTIONS[0])]
     form = Grammar("regex", "yes|no")
-    offer = make_offer(notation, tools, "auto", Tokenizer(folder), parallel=True, form=form)
+    offer = make_offer(notation, tools, "auto", tokens.tokenizer, parallel=True, form=form)
     one, _, bad = answers(notation)
     assert offer.grammar is not None and not offer.required
     for text, allowed in ((one, True), ("no", True), (bad, False), ("maybe", False)):
-        assert matches_grammar(offer.grammar, text, folder) is allowed
+        assert matches_grammar(offer.grammar, text, tokens) is allowed
 
 
 def test_grammar_allows_one_call_if_named_or_not_parallel() -> None:
     # A named tool, or parallel calls switched off, allows exactly one call.
-    tokenizer = Tokenizer(bundled_model("verifier"))
+    tokenizer = tokens_with().tokenizer
     tools = [Tool(type="function", function=function) for function in FUNCTIONS]
     named = ChosenTool(type="function", function=ChosenFunction(name="weather"))
     for choice, parallel, functions, several in (
@@ -320,8 +309,7 @@ def test_grammar_allows_one_call_if_named_or_not_parallel() -> None:
 
 def test_empty_schema_allows_any_object_and_none_an_empty_one() -> None:
     # An empty schema allows any object; without a schema, only an empty object is allowed.
-    tokenizer = Tokenizer(bundled_model("verifier"))
-    ll_tokenizer = Vocabulary(bundled_model("verifier"), 4096, [0]).tokenizer
+    _, tokenizer, vocabulary = tokens_with()
     for parameters, arguments, allowed in (
         ({}, '{"a": 1}', True), ({}, "5", False), (None, '{"a": 1}', False), (None, "{}", True)
     ):  # fmt: skip
@@ -329,7 +317,7 @@ def test_empty_schema_allows_any_object_and_none_an_empty_one() -> None:
         token_ids = tokenizer.encode(text, add_special_tokens=False)
         function = Function(name="f", parameters=parameters)
         grammar = calls_grammar(HERMES, [function], tokenizer, several=False)
-        matcher = LLMatcher(ll_tokenizer, grammar_text(grammar))
+        matcher = LLMatcher(vocabulary.tokenizer, grammar_text(grammar))
         assert (matcher.validate_tokens(token_ids) == len(token_ids)) is allowed
 
 
@@ -340,14 +328,13 @@ def test_templates_receive_tool_parameters() -> None:
     assert shown_tools(tools, "none") is None and shown_tools([], None) is None
 
 
-def test_special_marks_are_named_in_the_stream_when_tools_are_offered(tmp_path: Path) -> None:
+def test_special_marks_are_named_in_the_stream_when_tools_are_offered() -> None:
     # Special tokens have no text, so the text stream must be told to keep those that mark calls.
-    tokenizer = tokenizer_with(tmp_path, "<tool_call>", "</tool_call>", special=True)
+    tokenizer = tokens_with("<tool_call>", "</tool_call>", special=True).tokenizer
     tools = [Tool(type="function", function=FUNCTIONS[0])]
     marked = make_offer(HERMES, tools, "auto", tokenizer, parallel=True)
     assert marked.grammar is None and len(marked.named_tokens) == 2
-    (tmp_path / "letters").mkdir()
-    unmarked = tokenizer_with(tmp_path / "letters", "<tool_call>", "</tool_call>", special=False)
+    unmarked = tokens_with("<tool_call>", "</tool_call>", special=False).tokenizer
     assert not make_offer(HERMES, tools, "auto", unmarked, parallel=True).named_tokens
     token_ids = tokenizer.encode("é" + ANSWERS["hermes"], add_special_tokens=False)
     for named, calls in ((marked.named_tokens, ("é", list(READ))), (frozenset(), None)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 from draftloop.errors import InvalidInput
 from orchestrator.gateway.tools.schemas import Function
 from tests.support.calls import is_allowed, read_calls
-from tests.support.marks import in_pieces, tokenizer_with
+from tests.support.marks import in_pieces, tokens_with
 from tests.support.tagged import KNOWN, PARAMETERS, STYLES, WRITE, Style
 
 each_style = pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
@@ -125,24 +124,24 @@ GRAMMATICAL = [
 @each_tokenizer
 @pytest.mark.parametrize(("arguments", "allowed"), GRAMMATICAL)
 def test_calls_allowed_by_the_grammar_match_the_schema(
-    tmp_path: Path, style: Style, arguments: dict[str, str], allowed: bool, special: bool | None
+    style: Style, arguments: dict[str, str], allowed: bool, special: bool | None
 ) -> None:
     """The marks of the notation may be letters, or tokens of their own."""
-    notation, folder = style.notation, None if special is None else tmp_path
+    notation = style.notation
+    tokens = tokens_with(*notation.marks, special=special)
     arguments = {key: text.replace("END", style.end) for key, text in arguments.items()}
     marked = any(mark in text for text in arguments.values() for mark in notation.marks)
-    if folder is not None:
-        tokenizer_with(folder, *notation.marks, special=bool(special))
+    if special is not None:
         allowed = allowed and not marked  # otherwise they would be written as these tokens
     call = style.call(arguments)
     one, two = style.answer([call]), style.answer([call, call])
-    assert is_allowed(notation, [WRITE], one, several=False, folder=folder) is allowed
+    assert is_allowed(notation, [WRITE], one, several=False, tokens=tokens) is allowed
     if allowed:
         parsed = style.arguments_of(one)
         jsonschema.validate(parsed, PARAMETERS)
         assert list(parsed) == list(arguments)
-        assert is_allowed(notation, [WRITE], two, folder=folder)
-        assert not is_allowed(notation, [WRITE], two, several=False, folder=folder)
+        assert is_allowed(notation, [WRITE], two, tokens=tokens)
+        assert not is_allowed(notation, [WRITE], two, several=False, tokens=tokens)
 
 
 @each_style
@@ -160,14 +159,12 @@ def test_calls_allowed_by_the_grammar_match_the_schema(
     ],
 )
 def test_grammar_enforces_value_schemas(
-    tmp_path: Path, style: Style, schema: dict[str, Any], good: str, bad: str, special: bool | None
+    style: Style, schema: dict[str, Any], good: str, bad: str, special: bool | None
 ) -> None:
-    folder = None if special is None else tmp_path
-    if folder is not None:
-        tokenizer_with(folder, *style.notation.marks, special=bool(special))
+    tokens = tokens_with(*style.notation.marks, special=special)
     function = Function(name="write", parameters={"properties": {"a": schema}})
-    assert is_allowed(style.notation, [function], style.written(a=good), folder=folder)
-    assert not is_allowed(style.notation, [function], style.written(a=bad), folder=folder)
+    assert is_allowed(style.notation, [function], style.written(a=good), tokens=tokens)
+    assert not is_allowed(style.notation, [function], style.written(a=bad), tokens=tokens)
 
 
 @each_style

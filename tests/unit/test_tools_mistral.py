@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -12,7 +10,7 @@ from orchestrator.gateway.tools.mistral import MISTRAL
 from orchestrator.gateway.tools.reader import CallReader
 from orchestrator.gateway.tools.schemas import Function
 from tests.support.calls import is_allowed, read_calls
-from tests.support.marks import in_pieces, tokenizer_with
+from tests.support.marks import in_pieces, tokens_with
 
 ONE, TWO = ("weather", '{"city": "Be } rn", "days": {"a": 1}}'), ("say", '{"text": "[ARGS]"}')
 CALLS = [
@@ -103,9 +101,9 @@ def test_grammar_allows_both_forms_of_a_call(text: str, allowed: bool) -> None:
 
 
 @pytest.mark.parametrize("special", [False, True])
-def test_marks_within_a_call_may_be_separate_tokens(tmp_path: Path, special: bool) -> None:
+def test_marks_within_a_call_may_be_separate_tokens(special: bool) -> None:
     # The marks may be tokens of their own, special ones or not; the grammar allows the same calls.
-    tokenizer_with(tmp_path, *MISTRAL.marks, special=special)
+    tokens = tokens_with(*MISTRAL.marks, special=special)
     text = '[TOOL_CALLS]weather[CALL_ID]a1b2c3d4e[ARGS]{"city": "x"}'
-    assert is_allowed(MISTRAL, FUNCTIONS, text * 2, folder=tmp_path)
-    assert not is_allowed(MISTRAL, FUNCTIONS, text.replace("city", "town"), folder=tmp_path)
+    assert is_allowed(MISTRAL, FUNCTIONS, text * 2, tokens=tokens)
+    assert not is_allowed(MISTRAL, FUNCTIONS, text.replace("city", "town"), tokens=tokens)
