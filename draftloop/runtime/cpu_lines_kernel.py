@@ -6,6 +6,7 @@ requires llvmlite.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -32,7 +33,9 @@ BLOCK = 512  # values along k that a tile processes at a time; those of its rows
 ROW_FLOATS = BLOCK + 16
 SPAN_FLOATS = 2  # per span, after a row's block: integers store the scale there
 NEAR_BYTES = 512  # distance of the prefetch from L2 into L1, ahead of each weight stream
+LINE_WORDS = 16  # of a line of the cache
 Chains = list[list[Any]]  # of a tile: by row, then by vector
+EmitStep = Callable[[Chains, Any, bool], None]  # of chains: at a step, whether it prefetches
 FROM_L2, FROM_L1 = 2, 3  # LLVM's codes for the levels
 
 
@@ -89,7 +92,9 @@ class Lines:
     @property
     def wide_rows(self) -> int:
         """Rows of the largest tile two vectors wide, with some registers left to the compiler."""
-        return 12 if self._emitter.unit.registers == 32 else 5
+        if self._emitter.unit.registers == 32:
+            return 12
+        return 6 if self.parts == 1 else 5
 
     def scales(self, b: Any, strip: Any, step: Any, steps: Any) -> Any:
         """One for every output."""
@@ -164,10 +169,8 @@ class Lines:
                 for row, v, place in places:
                     b.store(self._begun(b, starts[place], of_rows[row]), chains[row][v])
                 stop = minimum(b, b.add(begun, i64(self.span)), steps)
-                self._emit_steps(
-                    b, lambda into, step: emit_step(b, x, panels, into, step, ahead),
-                    chains, begun, stop,
-                )  # fmt: skip
+                advance = functools.partial(emit_step, b, x, panels, ahead)
+                self._emit_steps(b, advance, chains, begun, stop)
                 of_outputs = at(b, scales, b.mul(number, strip), F32)
                 for row, v, place in places:
                     target = at(b, sums, b.add(b.mul(i64(row), strip), place), F32)
@@ -179,12 +182,19 @@ class Lines:
         return function
 
     def _emit_steps(
-        self, b: Any, emit_step: Callable[[Chains, Any], None], chains: Chains, begun: Any,
-        stop: Any,
-    ) -> None:  # fmt: skip
-        """Advances the chains by the steps from `begun` to `stop`."""
-        with loop(b, begun, stop) as step:
-            emit_step(chains, step)
+        self, b: Any, emit_step: EmitStep, chains: Chains, begun: Any, stop: Any
+    ) -> None:
+        """Advances the chains by the steps from `begun` to `stop`.
+
+        Steps whose weights share a line of the cache follow each other, and the first prefetches.
+        """
+        in_line = max(LINE_WORDS // self._emitter.unit.lanes, 1)
+        whole = b.sub(stop, b.srem(b.sub(stop, begun), i64(in_line)))
+        with loop(b, begun, whole, i64(in_line)) as first:
+            for n in range(in_line):
+                emit_step(chains, b.add(first, i64(n)), n == 0)
+        with loop(b, whole, stop) as step:
+            emit_step(chains, step, True)
 
     def _spans(
         self, b: Any, start: tuple[Any, Any], sums: tuple[Any, Any], steps: Any
@@ -210,8 +220,9 @@ class Lines:
         return total
 
     def _emit_step(
-        self, b: Any, x: Any, panels: list[Any], chains: list[list[Any]], step: Any, ahead: Any
-    ) -> None:
+        self, b: Any, x: Any, panels: list[Any], ahead: Any, chains: Chains, step: Any,
+        fetches: bool,
+    ) -> None:  # fmt: skip
         """Advance every chain of the tile by the values of one word per output."""
         lanes = self._emitter.unit.lanes
         weights = []
@@ -219,7 +230,8 @@ class Lines:
             address = at(b, panel, b.mul(step, i64(lanes)), I32)
             word = b.load(address, align=4 * lanes, typ=self._emitter.ints)
             weights.append(self._values(b, word))
-            self._fetch_next(b, address, ahead)
+            if fetches:
+                self._fetch_next(b, address, ahead)
         activations = at(b, x, b.mul(step, i64(self.parts)), F32)
         for k in range(self.parts):
             for row, row_chains in enumerate(chains):
@@ -229,8 +241,9 @@ class Lines:
                     b.store(self._advanced(b, total, weight[k], factor), chain)
 
     def _emit_step_by_rows(
-        self, b: Any, x: Any, panels: list[Any], chains: list[list[Any]], step: Any, ahead: Any
-    ) -> None:
+        self, b: Any, x: Any, panels: list[Any], ahead: Any, chains: Chains, step: Any,
+        fetches: bool,
+    ) -> None:  # fmt: skip
         """`_emit_step` with the rows' activations in registers; weights are used vector by vector.
 
         The weights of a word are loaded again for each of its values. If they were kept or loaded
@@ -238,7 +251,7 @@ class Lines:
         """
         lanes = self._emitter.unit.lanes
         addresses = [at(b, panel, b.mul(step, i64(lanes)), I32) for panel in panels]
-        for address in addresses:
+        for address in addresses if fetches else ():
             self._fetch_next(b, address, ahead)
         activations = at(b, x, b.mul(step, i64(self.parts)), F32)
         for k in range(self.parts):

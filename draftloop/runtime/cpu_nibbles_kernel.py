@@ -7,7 +7,6 @@ those of the groups before in float32. Importing this module requires llvmlite.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
@@ -15,7 +14,7 @@ from llvmlite import ir
 
 from draftloop.runtime.cpu_byte_dots_kernel import I8, ByteDots
 from draftloop.runtime.cpu_linear_way import WORD_BITS
-from draftloop.runtime.cpu_lines_kernel import Chains, Lines
+from draftloop.runtime.cpu_lines_kernel import Chains, EmitStep, Lines
 from draftloop.runtime.llvm import I16, FormatEmitter, ceil, i64, loop, minimum
 from draftloop.runtime.quantization import GROUP
 
@@ -78,9 +77,8 @@ class NibbleSums(NibbleDots):
         return b.bitcast(b.add(b.bitcast(total, self._shorts), pairs), self._emitter.ints)
 
     def _emit_steps(
-        self, b: Any, emit_step: Callable[[Chains, Any], None], chains: Chains, begun: Any,
-        stop: Any,
-    ) -> None:  # fmt: skip
+        self, b: Any, emit_step: EmitStep, chains: Chains, begun: Any, stop: Any
+    ) -> None:
         """Adds up some steps in 16 bits at a time, then widens."""
         with b.goto_entry_block():
             parts = [[b.alloca(self.chain) for _ in row] for row in chains]
@@ -89,7 +87,7 @@ class NibbleSums(NibbleDots):
             for part in chain.from_iterable(parts):
                 b.store(self._emitter.whole(0), part)
             with loop(b, first, minimum(b, b.add(first, i64(self.steps_together)), stop)) as step:
-                emit_step(parts, step)
+                emit_step(parts, step, True)
             for total, part in zip(
                 chain.from_iterable(chains), chain.from_iterable(parts), strict=True
             ):
