@@ -50,7 +50,8 @@ class DraftChoice:
 
     def observe(self, accepted: int, nodes: int, draft_ns: int, offer: Offer = NO_OFFER) -> None:
         """Records a round whose draft was judged; it was waited for during `draft_ns`."""
-        self._observed = self._gain.observe(accepted, nodes, draft_ns, offer)
+        cost = self._controller.verify_cost
+        self._observed = self._gain.observe(accepted, nodes, draft_ns, cost, offer)
 
     def observe_delay(self, nanoseconds: float) -> None:
         """Records how much longer than expected the last observed round took."""

@@ -13,6 +13,7 @@ from draftloop.calibrations import step_of
 from draftloop.pace import Pace
 from draftloop.patience import Patience
 from orchestrator.budget import SHARED_PACE_MEMORY, Controller
+from orchestrator.costs import VerifyCost
 from orchestrator.hindsight import Hindsight
 from orchestrator.selection import NO_OFFER, Offer
 
@@ -47,7 +48,10 @@ TRY_ROUNDS = 4
 class Means:
     """Averages over rounds with drafts: accepted tokens, nodes, and what free sources offered.
 
-    For strategies with a draft model, only rounds that used it count.
+    For strategies with a draft model, only rounds that used it count. `verify_ns`, `offered_ns`:
+    what verifying these drafts, and those offers, costs while no other session shares the verifier;
+    0 until the first such round. Costs are staircases, so their mean is not the cost of the mean
+    size.
     """
 
     memory: float
@@ -55,9 +59,11 @@ class Means:
     nodes: float = USUAL_NODES
     offered_tokens: float = 0.0
     offered_nodes: float = 0.0
+    verify_ns: float = 0.0
+    offered_ns: float = 0.0
     rounds: int = 0
 
-    def observe(self, accepted: int, nodes: int, offer: Offer) -> None:
+    def observe(self, accepted: int, nodes: int, offer: Offer, cost: VerifyCost) -> None:
         """Counts a round with a draft."""
         self.rounds += 1
         share = max(1 - self.memory, 1 / (PRIOR_ROUNDS + self.rounds))
@@ -65,6 +71,12 @@ class Means:
         self.nodes += share * (nodes - self.nodes)
         self.offered_tokens += share * (offer.tokens - self.offered_tokens)
         self.offered_nodes += share * (offer.nodes - self.offered_nodes)
+        if not cost.load.is_shared:
+            verify_ns, offered_ns = cost.nanoseconds(nodes), cost.nanoseconds(offer.nodes)
+            if not self.verify_ns:
+                self.verify_ns, self.offered_ns = verify_ns, offered_ns
+            self.verify_ns += share * (verify_ns - self.verify_ns)
+            self.offered_ns += share * (offered_ns - self.offered_ns)
 
 
 @dataclass(slots=True)
@@ -127,33 +139,42 @@ class Gain:
 
         `offer`: what free sources offer in this round. If drafts are cut to what is worth
         verifying, the round is worth no less with one than with the offer alone, apart from the
-        time to draft it. If other sessions share the verifier, nodes cost more than in the
-        remembered rounds, so smaller drafts are considered as well.
+        time to draft it.
         """
-        means, shared = self.means, self.shared
-        extra_tokens, extra_nodes = (
-            offer.tokens - means.offered_tokens,
-            offer.nodes - means.offered_nodes,
-        )
+        verified = 1 + self._accepted_worth(controller, offer)
+        if not (controller.fixed or controller.verify_uncut):
+            verified = max(verified, controller.worth(offer))
+        return verified - controller.draft_price(self.shared.draft_ns, self.shared.work_ns)
+
+    def _accepted_worth(self, controller: Controller, offer: Offer) -> float:
+        """Expected accepted tokens, minus those that verifying the draft's time brings in anyway.
+
+        If other sessions share the verifier, nodes cost more than in the remembered rounds, so
+        smaller drafts are considered as well.
+        """
+        means, cost, rate = self.means, controller.verify_cost, controller.prices.shared_rate
+        extra_tokens = offer.tokens - means.offered_tokens
         expected = max(0.0, means.tokens + SHARE_OF_OFFER * extra_tokens)
+        if means.verify_ns and not cost.load.is_shared:
+            extra_ns = cost.nanoseconds(offer.nodes) - means.offered_ns
+            verify_ns = means.verify_ns + SHARE_OF_OFFER * extra_ns
+            return expected - rate * max(cost.nanoseconds(1), verify_ns)
+        extra_nodes = offer.nodes - means.offered_nodes
         nodes = max(1.0, means.nodes + SHARE_OF_OFFER * extra_nodes)
-        cost, rate = controller.verify_cost, controller.prices.shared_rate
-        best = max(
+        return max(
             math.sqrt(share) * expected - rate * cost.nanoseconds(share * nodes)
             for share in (SMALLER_DRAFTS if cost.load.is_shared else (1.0,))
         )
-        verified = 1 + best
-        if not (controller.fixed or controller.verify_uncut):
-            verified = max(verified, controller.worth(offer))
-        return verified - controller.draft_price(shared.draft_ns, shared.work_ns)
 
-    def observe(self, accepted: int, nodes: int, draft_ns: int, offer: Offer = NO_OFFER) -> int:
+    def observe(
+        self, accepted: int, nodes: int, draft_ns: int, cost: VerifyCost, offer: Offer = NO_OFFER
+    ) -> int:
         """Counts a round with a draft, for this request and for all similar ones.
 
-        Returns the draft's number for `SharedGain.observe_delay`.
+        `cost`: of verifying. Returns the draft's number for `SharedGain.observe_delay`.
         """
-        self.means.observe(accepted, nodes, offer)
-        self.shared.means.observe(accepted, nodes, offer)
+        for means in (self.means, self.shared.means):
+            means.observe(accepted, nodes, offer, cost)
         return self.shared.observe_draft(draft_ns)
 
 

@@ -97,7 +97,7 @@ def test_smaller_drafts_are_considered_under_load() -> None:
     controller = Controller(max_nodes=8, verify_cost=cost)
     gain = Gains().of(PROMPT_LOOKUP, 0.0, 0.0)
     for _ in range(100):
-        gain.observe(4, 8, 0)
+        gain.observe(4, 8, 0, cost)
     chosen = DraftChoice(controller, gain)
     assert chosen.advantage() > 0
     for _ in range(20):
@@ -247,7 +247,7 @@ def test_draft_on_shared_processors_costs_the_gain_of_all_sessions() -> None:
     cost = VerifyCost((CostPoint(1, PLAIN_NS), CostPoint(32, PLAIN_NS)))
     gain = Gains().of(SPECULATIVE, 0.0, 0.0)
     for waited_ns in (300, 700, 500, 400, 600) * 4:
-        gain.observe(3, 4, waited_ns)
+        gain.observe(3, 4, waited_ns, cost)
     separate, shared = (
         Controller(max_nodes=8, verify_cost=cost, drafter_shares_processor=shares)
         for shares in (False, True)
@@ -327,8 +327,8 @@ def test_offer_counts_by_its_difference_from_the_usual_offer() -> None:
     """The accepted tokens of rounds with such an offer are known already."""
     offered, alone = (Gains().of(PROMPT_LOOKUP, 0.0, 0.0) for _ in range(2))
     for _ in range(400):
-        offered.observe(3, 4, 0, Offer(2.0))
-        alone.observe(3, 4, 0)
+        offered.observe(3, 4, 0, FLAT, Offer(2.0))
+        alone.observe(3, 4, 0, FLAT)
     prices = controller()
     assert offered.worth(prices, Offer(2.0)) == pytest.approx(alone.worth(prices))
     assert offered.worth(prices, Offer(1.0)) == pytest.approx(alone.worth(prices) - SHARE_OF_OFFER)
@@ -338,7 +338,7 @@ def test_expected_tokens_are_never_negative() -> None:
     """The expected tokens are never negative, even if phrases promised much in vain."""
     gain = Gains().of(PROMPT_LOOKUP, 0.0, 0.0)
     for _ in range(400):
-        gain.observe(0, 4, 0, Offer(9.0))
+        gain.observe(0, 4, 0, FLAT, Offer(9.0))
     assert gain.worth(controller()) == pytest.approx(0)  # the one token that its time brings anyway
 
 
@@ -348,7 +348,7 @@ def test_large_offer_is_priced_as_a_large_draft() -> None:
     prices = Controller(max_nodes=32, verify_cost=cost)
     gain = Gains().of(PROMPT_LOOKUP, 0.0, 0.0)
     for _ in range(400):
-        gain.observe(2, 6, 0, Offer(1.0, nodes=2))
+        gain.observe(2, 6, 0, cost, Offer(1.0, nodes=2))
     usual, large = (gain.worth(prices, Offer(1.0, nodes)) for nodes in (2, 12))
     assert usual - large == pytest.approx(SHARE_OF_OFFER * 10 / 32)
 
@@ -358,8 +358,8 @@ def test_usual_number_of_nodes_is_priced() -> None:
     prices = Controller(max_nodes=32, verify_cost=cost)
     small, large = (Gains().of(PROMPT_LOOKUP, 0.0, 0.0) for _ in range(2))
     for _ in range(400):
-        small.observe(2, 4, 0)
-        large.observe(2, 20, 0)
+        small.observe(2, 4, 0, cost)
+        large.observe(2, 20, 0, cost)
     assert small.worth(prices) - large.worth(prices) == pytest.approx(16 / 32)
 
 
@@ -375,7 +375,7 @@ def test_draft_time_delays_only_its_own_request() -> None:
 
 def test_prior_weighs_as_much_as_a_few_rounds() -> None:
     gain = Gains().of(PROMPT_LOOKUP, 0.0, 0.0)
-    gain.observe(6, 4, 0)
+    gain.observe(6, 4, 0, FLAT)
     assert gain.means.tokens == pytest.approx(
         (PRIOR_ROUNDS * USUAL_TOKENS + 6) / (PRIOR_ROUNDS + 1)
     )
@@ -385,7 +385,7 @@ def test_next_request_starts_from_the_gains_of_drafts() -> None:
     gains = Gains()
     for _ in range(300):
         gains.of(PROMPT_LOOKUP, 0.0, 0.0).observe(
-            5, 9, 0, Offer(0.5, 3)
+            5, 9, 0, FLAT, Offer(0.5, 3)
         )  # each request has one round
     means = gains.of(PROMPT_LOOKUP, 0.0, 0.0).means
     assert (means.tokens, means.nodes) == pytest.approx((5, 9), rel=0.02)
@@ -395,5 +395,5 @@ def test_next_request_starts_from_the_gains_of_drafts() -> None:
 def test_faster_round_lowers_the_cost_of_its_draft() -> None:
     gain = Gains().of(PROMPT_LOOKUP, 0.0, 0.0)
     for _ in range(20):
-        gain.shared.observe_delay(gain.observe(1, 4, DEAR_NS), -PLAIN_NS)
+        gain.shared.observe_delay(gain.observe(1, 4, DEAR_NS, FLAT), -PLAIN_NS)
     assert gain.shared.draft_ns == DEAR_NS - PLAIN_NS

@@ -291,12 +291,12 @@ def test_paying_first_try_raises_the_next_expectation() -> None:
     gains = Gains()
     first = gains.of(FUSED, 0.0, 1.0)
     for _ in range(TRY_ROUNDS):
-        first.observe(accepted=9, nodes=12, draft_ns=1)
+        first.observe(accepted=9, nodes=12, draft_ns=1, cost=LINE)
     assert gains.of(FUSED, 0.0, 1.0).means.tokens > 5
     for _ in range(200):
-        first.observe(accepted=9, nodes=12, draft_ns=1)
+        first.observe(accepted=9, nodes=12, draft_ns=1, cost=LINE)
     gain = gains.of(FUSED, 0.0, 1.0)
-    gain.observe(accepted=0, nodes=12, draft_ns=1)
+    gain.observe(accepted=0, nodes=12, draft_ns=1, cost=LINE)
     assert gains.of(FUSED, 0.0, 1.0).means.tokens > 8.7 > gain.means.tokens  # one miss is one miss
 
 

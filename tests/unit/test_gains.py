@@ -27,6 +27,8 @@ ALONE = Speculation(
     strategy=FUSED, fused=FusedParameters(phrases=False, own_text=False, recycling=False)
 )
 
+FLAT = VerifyCost((CostPoint(1, 100), CostPoint(32, 100)))
+
 
 def known_tokens(gains: Gains, speculation: Speculation, temperature: float = 0.8) -> float:
     return gains.of(speculation.method, temperature, 1.0).means.tokens
@@ -38,7 +40,7 @@ def test_gains_of_the_model_alone_and_with_other_sources_are_separate() -> None:
     before = known_tokens(gains, ALL)
     for _ in range(50):
         gain = gains.of(ALONE.method, 0.8, 1.0)
-        gain.observe(accepted=6, nodes=8, draft_ns=1)
+        gain.observe(accepted=6, nodes=8, draft_ns=1, cost=FLAT)
         gains.pace_of(ALONE.method, 0.8).observe(7, 1)
     assert known_tokens(gains, ALONE) > 5 > before == known_tokens(gains, ALL)
     assert gains.pace_of(ALONE.method, 0.8).tokens_per_round > 0
@@ -72,7 +74,7 @@ def test_method_differs_with_and_without_phrases() -> None:
 def test_number_of_remembered_methods_is_bounded() -> None:
     gains = Gains()
     for _ in range(50):
-        gains.of(ALL.method, 0.8, 1.0).observe(accepted=6, nodes=8, draft_ns=1)
+        gains.of(ALL.method, 0.8, 1.0).observe(accepted=6, nodes=8, draft_ns=1, cost=FLAT)
     remembered = known_tokens(gains, ALL)
     for number in range(3 * MAX_METHODS):
         known_tokens(gains, Speculation(strategy=OUROBOROS), temperature=0.0)
@@ -81,7 +83,7 @@ def test_number_of_remembered_methods_is_bounded() -> None:
     assert len(gains._known) == MAX_METHODS
     newest, oldest = gains.of((FUSED, number), 0.8, 1.0), gains.of((FUSED, 0), 0.8, 1.0)
     for gain in (newest, oldest):
-        gain.observe(accepted=6, nodes=8, draft_ns=1)
+        gain.observe(accepted=6, nodes=8, draft_ns=1, cost=FLAT)
     assert gains.of((FUSED, number), 0.8, 1.0).means.tokens == newest.means.tokens
 
 
@@ -117,9 +119,20 @@ def test_expected_draft_size_without_load_is_the_usual_one() -> None:
     cost = VerifyCost((CostPoint(1, 1000), CostPoint(33, 2000)))
     gain = Gains().of(ALL.method, 0.8, 0.0)
     for _ in range(400):
-        gain.observe(accepted=1, nodes=32, draft_ns=0)
+        gain.observe(accepted=1, nodes=32, draft_ns=0, cost=cost)
     prices = Controller(max_nodes=32, verify_cost=cost)
     assert gain.worth(prices) == pytest.approx(0, abs=0.01)  # two tokens in the time of two
+
+
+def test_cost_of_drafts_is_the_mean_cost_and_not_that_of_their_mean_size() -> None:
+    # Costs are staircases. Drafts of 4 and 9 nodes take the time of one and two steps, and their
+    # mean size of six and a half, which no draft has, that of two.
+    cost = VerifyCost((CostPoint(1, 100), CostPoint(5, 100), CostPoint(6, 200), CostPoint(10, 200)))
+    controller = Controller(max_nodes=9, verify_cost=cost, verify_uncut=True)
+    gain = Gains().of(OUROBOROS, 0.0, 0.0)
+    for nodes in (4, 9) * 400:
+        gain.observe(accepted=nodes, nodes=nodes, draft_ns=0, cost=cost)
+    assert gain.worth(controller) == pytest.approx(1 + 6.5 - controller.prices.rate * 150, rel=0.05)
 
 
 @pytest.mark.parametrize("verify_uncut", [False, True])
@@ -128,7 +141,7 @@ def test_only_a_draft_that_is_cut_loses_no_more_than_its_time(verify_uncut: bool
     controller = Controller(max_nodes=16, verify_cost=cost, verify_uncut=verify_uncut)
     gain = Gains().of(OUROBOROS, 0.0, 0.0)
     for _ in range(100):
-        gain.observe(accepted=0, nodes=8, draft_ns=0)
+        gain.observe(accepted=0, nodes=8, draft_ns=0, cost=cost)
     assert (gain.worth(controller) < controller.worth() - 1) is verify_uncut
 
 

@@ -36,7 +36,6 @@ from orchestrator.figures import SpeculationFigures
 from orchestrator.gains import Gain, SharedGain
 from orchestrator.loop import LENGTH, STOP, Generation
 from orchestrator.outcome import RoundOutcome
-from orchestrator.selection import NO_OFFER, Offer
 from orchestrator.text import TextStream
 from orchestrator.tokenizer import Tokenizer
 
@@ -173,7 +172,7 @@ async def test_draft_of_a_lost_session_does_not_lower_the_gain(tokenizer: Tokeni
             pass
 
     class Counted(Gain):
-        def observe(self, accepted: int, nodes: int, draft_ns: int, offer: Offer = NO_OFFER) -> int:
+        def observe(self, accepted: int, nodes: int, *_: object) -> int:
             observed.append((accepted, nodes))
             return len(observed)
 
