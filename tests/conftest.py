@@ -16,6 +16,8 @@ prefer_passive_waiting()  # before any test imports torch; processes that tests 
 
 for name in [name for name in os.environ if name.startswith(ENVIRONMENT_PREFIX)]:
     del os.environ[name]  # the settings of whoever runs the tests must not affect them
+for name in ("COLUMNS", "LINES"):
+    os.environ.pop(name, None)  # nor may the size of their terminal
 # No deadline for Hypothesis examples: a busy machine may make any of them slow.
 settings.register_profile("patient", settings.default, deadline=None)
 settings.load_profile("patient")
