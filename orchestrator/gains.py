@@ -48,10 +48,10 @@ TRY_ROUNDS = 4
 class Means:
     """Averages over rounds with drafts: accepted tokens, nodes, and what free sources offered.
 
-    For strategies with a draft model, only rounds that used it count. `verify_ns`, `offered_ns`:
-    what verifying these drafts, and those offers, costs while no other session shares the verifier;
-    0 until the first such round. Costs are staircases, so their mean is not the cost of the mean
-    size.
+    For strategies with a draft model, only rounds that used it count. `added_ns`, `offered_ns`:
+    how much longer verifying these drafts, and those offers, takes than a round without a draft,
+    while no other session shares the verifier. Costs are staircases, so their mean is not the cost
+    of the mean size.
     """
 
     memory: float
@@ -59,7 +59,7 @@ class Means:
     nodes: float = USUAL_NODES
     offered_tokens: float = 0.0
     offered_nodes: float = 0.0
-    verify_ns: float = 0.0
+    added_ns: float = 0.0
     offered_ns: float = 0.0
     rounds: int = 0
 
@@ -72,10 +72,12 @@ class Means:
         self.offered_tokens += share * (offer.tokens - self.offered_tokens)
         self.offered_nodes += share * (offer.nodes - self.offered_nodes)
         if not cost.load.is_shared:
-            verify_ns, offered_ns = cost.nanoseconds(nodes), cost.nanoseconds(offer.nodes)
-            if not self.verify_ns:
-                self.verify_ns, self.offered_ns = verify_ns, offered_ns
-            self.verify_ns += share * (verify_ns - self.verify_ns)
+            plain_ns = cost.nanoseconds(0)
+            added_ns = cost.nanoseconds(nodes) - plain_ns
+            offered_ns = cost.nanoseconds(offer.nodes) - plain_ns
+            if not self.added_ns:
+                self.added_ns, self.offered_ns = added_ns, offered_ns
+            self.added_ns += share * (added_ns - self.added_ns)
             self.offered_ns += share * (offered_ns - self.offered_ns)
 
 
@@ -155,9 +157,10 @@ class Gain:
         means, cost, rate = self.means, controller.verify_cost, controller.prices.shared_rate
         extra_tokens = offer.tokens - means.offered_tokens
         expected = max(0.0, means.tokens + SHARE_OF_OFFER * extra_tokens)
-        if means.verify_ns and not cost.load.is_shared:
-            extra_ns = cost.nanoseconds(offer.nodes) - means.offered_ns
-            verify_ns = means.verify_ns + SHARE_OF_OFFER * extra_ns
+        if means.added_ns and not cost.load.is_shared:
+            plain_ns = cost.nanoseconds(0)
+            extra_ns = cost.nanoseconds(offer.nodes) - plain_ns - means.offered_ns
+            verify_ns = plain_ns + means.added_ns + SHARE_OF_OFFER * extra_ns
             return expected - rate * max(cost.nanoseconds(1), verify_ns)
         extra_nodes = offer.nodes - means.offered_nodes
         nodes = max(1.0, means.nodes + SHARE_OF_OFFER * extra_nodes)
