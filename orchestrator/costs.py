@@ -146,6 +146,10 @@ class VerifyCost:
         """Expected time of verifying so many nodes."""
         return max(1.0, self._forward(nodes) + self.shared_overhead.nanoseconds(nodes))
 
+    def added_nanoseconds(self, nodes: float) -> float:
+        """Expected time by which a round with so many nodes exceeds one without a draft."""
+        return self.nanoseconds(nodes) - self.nanoseconds(0)
+
     def node_nanoseconds(self, nodes: float, max_nodes: int) -> float:
         """Lower bound for the cost of one more node after `nodes`; drafts have at most `max_nodes`.
 

@@ -63,20 +63,20 @@ class Means:
     offered_ns: float = 0.0
     rounds: int = 0
 
-    def observe(self, accepted: int, nodes: int, offer: Offer, cost: VerifyCost) -> None:
-        """Counts a round with a draft."""
+    def observe(
+        self, accepted: int, nodes: int, offer: Offer, added: tuple[float, float] | None
+    ) -> None:
+        """Counts a round with a draft; `added`: see `added_ns` and `offered_ns`, None if shared."""
         self.rounds += 1
         share = max(1 - self.memory, 1 / (PRIOR_ROUNDS + self.rounds))
         self.tokens += share * (accepted - self.tokens)
         self.nodes += share * (nodes - self.nodes)
         self.offered_tokens += share * (offer.tokens - self.offered_tokens)
         self.offered_nodes += share * (offer.nodes - self.offered_nodes)
-        if not cost.load.is_shared:
-            plain_ns = cost.nanoseconds(0)
-            added_ns = cost.nanoseconds(nodes) - plain_ns
-            offered_ns = cost.nanoseconds(offer.nodes) - plain_ns
+        if added is not None:
             if not self.added_ns:
-                self.added_ns, self.offered_ns = added_ns, offered_ns
+                self.added_ns, self.offered_ns = added
+            added_ns, offered_ns = added
             self.added_ns += share * (added_ns - self.added_ns)
             self.offered_ns += share * (offered_ns - self.offered_ns)
 
@@ -158,9 +158,8 @@ class Gain:
         extra_tokens = offer.tokens - means.offered_tokens
         expected = max(0.0, means.tokens + SHARE_OF_OFFER * extra_tokens)
         if means.added_ns and not cost.load.is_shared:
-            plain_ns = cost.nanoseconds(0)
-            extra_ns = cost.nanoseconds(offer.nodes) - plain_ns - means.offered_ns
-            verify_ns = plain_ns + means.added_ns + SHARE_OF_OFFER * extra_ns
+            extra_ns = cost.added_nanoseconds(offer.nodes) - means.offered_ns
+            verify_ns = cost.nanoseconds(0) + means.added_ns + SHARE_OF_OFFER * extra_ns
             return expected - rate * max(cost.nanoseconds(1), verify_ns)
         extra_nodes = offer.nodes - means.offered_nodes
         nodes = max(1.0, means.nodes + SHARE_OF_OFFER * extra_nodes)
@@ -176,8 +175,11 @@ class Gain:
 
         `cost`: of verifying. Returns the draft's number for `SharedGain.observe_delay`.
         """
+        added = None
+        if not cost.load.is_shared:
+            added = cost.added_nanoseconds(nodes), cost.added_nanoseconds(offer.nodes)
         for means in (self.means, self.shared.means):
-            means.observe(accepted, nodes, offer, cost)
+            means.observe(accepted, nodes, offer, added)
         return self.shared.observe_draft(draft_ns)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from llvmlite import ir
 
 from draftloop.runtime.cpu_linear_way import Block
+from draftloop.runtime.huge_pages import LINE_BYTES
 from draftloop.runtime.llvm import (
     F32,
     I32,
@@ -33,7 +34,6 @@ BLOCK = 512  # values along k that a tile processes at a time; those of its rows
 ROW_FLOATS = BLOCK + 16
 SPAN_FLOATS = 2  # per span, after a row's block: integers store the scale there
 NEAR_BYTES = 512  # distance of the prefetch from L2 into L1, ahead of each weight stream
-LINE_WORDS = 16  # of a line of the cache
 Chains = list[list[Any]]  # of a tile: by row, then by vector
 EmitStep = Callable[[Chains, Any, bool], None]  # of chains: at a step, whether it prefetches
 FROM_L2, FROM_L1 = 2, 3  # LLVM's codes for the levels
@@ -188,7 +188,7 @@ class Lines:
 
         Steps whose weights share a line of the cache follow each other, and the first prefetches.
         """
-        in_line = max(LINE_WORDS // self._emitter.unit.lanes, 1)
+        in_line = LINE_BYTES // (4 * self._emitter.unit.lanes)
         whole = b.sub(stop, b.srem(b.sub(stop, begun), i64(in_line)))
         with loop(b, begun, whole, i64(in_line)) as first:
             for n in range(in_line):

@@ -36,6 +36,8 @@ def tokens_with(*marks: str, special: bool | None = None) -> Tokens:
 
     Reading a tokenizer takes a tenth of a second, so every set of marks is read once.
     """
+    if marks and special is None:
+        return tokens_with()
     folder = bundled_model("verifier")
     if special is not None:
         added = [AddedToken(mark, special=special, normalized=False) for mark in marks]
