@@ -169,17 +169,19 @@ class Verdict:
 
     def validate(self, vocabulary_size: int) -> None:
         """Raises InvalidInput for tokens outside the vocabulary, or nodes without a prediction."""
-        rule = f"must be from 0 to {vocabulary_size - 1}"
         for name, token_ids in (
             ("emitted_token_ids", self.emitted_token_ids),
             ("root_prediction", (self.root_prediction,)),
             ("node_predictions", self.node_predictions),
             ("successor_ids", self.successor_ids),
         ):
-            _require_within(f"verdict.{name}", token_ids, vocabulary_size, rule)
+            if (wrong := _outside(token_ids, vocabulary_size)) is not None:
+                rule = f"must be from 0 to {vocabulary_size - 1}"
+                raise InvalidInput(f"verdict.{name}", rule, wrong)
         nodes = len(self.node_predictions)
-        rule = f"must be nodes of the {nodes} that have predictions"
-        _require_within("verdict.accepted_nodes", self.accepted_nodes, nodes, rule)
+        if (wrong := _outside(self.accepted_nodes, nodes)) is not None:
+            rule = f"must be nodes of the {nodes} that have predictions"
+            raise InvalidInput("verdict.accepted_nodes", rule, wrong)
 
     def judges(self, draft: DraftTree) -> bool:
         """Whether this can be the verdict on `draft`."""
@@ -192,10 +194,11 @@ class Verdict:
         return sources + [TokenSource.TARGET] * bonus
 
 
-def _require_within(field_name: str, values: Sequence[int], stop: int, rule: str) -> None:
-    """Raises InvalidInput for the first value outside `range(stop)`; fast, as rounds wait."""
-    if values and not (min(values) >= 0 and max(values) < stop):
-        raise InvalidInput(field_name, rule, next(one for one in values if not 0 <= one < stop))
+def _outside(values: Sequence[int], stop: int) -> int | None:
+    """The first value outside `range(stop)`, or None; fast, as rounds wait."""
+    if not values or (min(values) >= 0 and max(values) < stop):
+        return None
+    return next(one for one in values if not 0 <= one < stop)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -90,6 +90,8 @@ def _first_non_finite(predictions: _Predictions, verdict: Verdict) -> int | None
     with +inf, the infinite token is chosen, or token 0 if dividing by the temperature has made NaN
     of it. Tokens that filters excluded are -inf here.
     """
+    if predictions.are_finite:
+        return None
     for place, row in enumerate(_rows(verdict)):
         token = verdict.emitted_token_ids[place]
         finite = math.isfinite(predictions.logits[row, token])
@@ -124,12 +126,15 @@ def _renewed(session: VerifierSession, draft: DraftTree) -> Forward:
 class _Predictions:
     """The target's tokens after the last committed one and after every node.
 
-    successor_ids: the likeliest successors at each of these positions, concatenated.
+    successor_ids: the likeliest successors at each of these positions, concatenated. logits:
+    float32, [1 + nodes, vocabulary] or more rows. are_finite: whether the tokens' logits are known
+    to be finite.
     """
 
     token_ids: Sequence[int]
     successor_ids: Sequence[int]
-    logits: Tensor  # float32 [1 + nodes, vocabulary]
+    logits: Tensor
+    are_finite: bool = False
 
 
 def _predict(session: VerifierSession, forward: Forward, draft: DraftTree) -> Task[_Predictions]:
@@ -156,10 +161,11 @@ def _predict_in_one_call(
         return [answers[0].forward]
 
     yield Passes(session.model, slot, run)
-    chosen, logits = answers[0], prepared.logits(1 + len(draft))
-    if session.sampler.depends_on_path:
-        positions_and_paths = _positions(session, draft), _paths(session, draft)
-        session.sampler.apply_grammar(chosen.token_ids, logits, *positions_and_paths)
+    chosen, logits = answers[0], prepared.logits
+    if not session.sampler.depends_on_path:
+        return _Predictions(chosen.token_ids, chosen.successor_ids, logits, chosen.is_finite)
+    positions_and_paths = _positions(session, draft), _paths(session, draft)
+    session.sampler.apply_grammar(chosen.token_ids, logits, *positions_and_paths)
     return _Predictions(chosen.token_ids, chosen.successor_ids, logits)
 
 

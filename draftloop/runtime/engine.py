@@ -284,6 +284,8 @@ class Engine:
         except StopIteration as finished:
             job.wish = None
             _settle(job.outcome, finished.value)
+            if len(self._active) == 1 and self._inbox.empty():  # no other session waits
+                time.sleep(0)  # releases the interpreter's lock, so that the answer leaves at once
         except Exception as error:
             self._fail(job, error)
             if is_fatal_to_device(error):  # sampling runs on the device, too

@@ -7,6 +7,7 @@ model would spend more time in Python than in its forwards.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -78,21 +79,29 @@ class ChoiceSettings(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """The target's token after every row, and the likeliest tokens of all rows, concatenated."""
+    """The target's token after every row, and the likeliest tokens of all rows, concatenated.
+
+    `is_finite`: whether the scores of all chosen tokens are finite, so that their logits are, too.
+    """
 
     token_ids: list[int]
     successor_ids: list[int]
+    is_finite: bool
     forward: Pass
 
 
 class Choice(NamedTuple):
-    """A record of `cpu_choice_kernel`, and the array that it writes its results to."""
+    """A record of `cpu_choice_kernel`, and the array that it writes its results to.
+
+    `temperature`: the record's field for it, a view of one number.
+    """
 
     record: Whole
+    temperature: Floats
     results: Floats
 
 
-NO_CHOICE = Choice(np.zeros(0, np.int64), np.zeros(0))
+NO_CHOICE = Choice(np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
 
 
 class Prepared:
@@ -115,7 +124,9 @@ class Prepared:
         bias = np.empty(self.max_rows * UNIT.padded(cache.shape.rows), np.float32)
         window[0], segment[0, BIASES] = bias.ctypes.data, window.ctypes.data
         self._segment = segment
-        self._logits = torch.empty(self.max_rows * vocabulary_size + UNIT.lanes)
+        logits = torch.empty(self.max_rows * vocabulary_size + UNIT.lanes)
+        # [max_rows, vocabulary]; the last verification's come first, unless it filtered some
+        self.logits = logits[: self.max_rows * vocabulary_size].view(-1, vocabulary_size)
         self._records = Records(
             entries=entries,
             stack=np.zeros(len(STACK_FIELDS), np.int64),
@@ -128,7 +139,7 @@ class Prepared:
             scores=np.empty((self.max_rows, UNIT.padded(vocabulary_size)), np.float32),
             noise=self._zero_noise_rows,
             times=np.zeros((MAX_FORWARDS, 3), np.int64),
-            logits=self.logits(self.max_rows).numpy(),
+            logits=self.logits.numpy(),
             cuts=NO_CUTS,
             scratch=scratch(vocabulary_size),
         )
@@ -173,16 +184,13 @@ class Prepared:
             records, ranking.record, slot.rows, slot.pending, tail, length
         )
         likeliest = records.results if first_is_chosen else ranking.results
-        rows, nodes = forward.rows, len(forward.node_token_ids)
+        table, width = _table(records.results, chosen, count), 2 * count + 1
         return Chosen(
-            token_ids=_tokens(records.results, chosen, count)[::count],
-            successor_ids=_tokens(likeliest, chosen, successors),
-            forward=Pass(rows, nodes, int(records.times[0, 2])),
+            token_ids=[int(token) for token in table[::width]],
+            successor_ids=_tokens(_table(likeliest, chosen, successors), successors),
+            is_finite=all(map(math.isfinite, table[count::width])),
+            forward=Pass(forward.rows, len(forward.node_token_ids), int(records.times[0, 2])),
         )
-
-    def logits(self, rows: int) -> Tensor:
-        """[rows, vocabulary]: the last verification's logits, if it filtered nothing; a view."""
-        return self._logits[: rows * self._vocabulary_size].view(rows, self._vocabulary_size)
 
     def _reserve_rows(self, forward: Forward) -> Whole:
         """Reserves a forward's rows in its slot; returns its committed tokens."""
@@ -208,9 +216,9 @@ class Prepared:
         text, or none if greedy. `weighed`: also return what shares of any token are computed from.
         Valid until the next call; the caller must keep the noise alive.
         """
-        self._prepare_stack(slot, self._logits)
+        self._prepare_stack(slot, self.logits)
         choice = self._choice(count, WEIGHED if weighed else CHOSEN if noise else RANKED)
-        choice.record.view(np.float64)[TEMPERATURE] = temperature if noise else 1.0
+        choice.temperature[0] = temperature if noise else 1.0
         drawn = np.array([row.data_ptr() for row in noise]) if noise else self._zero_noise_rows
         return self._records._replace(
             noise=drawn, choice=choice.record, results=choice.results, cuts=cuts
@@ -234,18 +242,23 @@ class Prepared:
                 torch.from_numpy(self._records.scores),
             )
             packed = cpu_choice.call(
-                self.logits(rows), scores, results.ctypes.data, [self._zero_noise] * rows, 1.0,
+                self.logits, scores, results.ctypes.data, [self._zero_noise] * rows, 1.0,
                 count, mode,
             )  # fmt: skip
-            self._choices[count, mode] = Choice(np.frombuffer(packed, np.int64).copy(), results)
+            record = np.frombuffer(packed, np.int64).copy()
+            field = record.view(np.float64)[TEMPERATURE : TEMPERATURE + 1]
+            self._choices[count, mode] = Choice(record, field, results)
         return self._choices[count, mode]
 
 
-def _tokens(results: Floats, rows: int, count: int) -> list[int]:
-    """The `count` best tokens of every row, concatenated."""
-    if not count:
-        return []
-    width = 2 * count + 1
-    best = results[: rows * width].reshape(rows, width)[:, :count]
-    token_ids: list[int] = best.astype(np.int64).ravel().tolist()
-    return token_ids
+def _table(results: Floats, rows: int, count: int) -> list[float]:
+    """The kernel's results, concatenated: 2 x count + 1 numbers for each row."""
+    # A list, as few numbers are read: after a forward, each call of numpy takes 20 microseconds.
+    table: list[float] = results[: rows * (2 * count + 1)].tolist()
+    return table
+
+
+def _tokens(table: Sequence[float], count: int) -> list[int]:
+    """The `count` best tokens of every row of a table, concatenated."""
+    rows = range(0, len(table), 2 * count + 1)
+    return [int(token) for row in rows for token in table[row : row + count]]

@@ -94,7 +94,7 @@ class ModelHost:
             forwards=self.engine.forwards,
         )
 
-    @property
+    @functools.cached_property
     def prefill_chunk_tokens(self) -> int:
         """Maximum tokens of one prompt in a forward.
 
