@@ -162,11 +162,12 @@ def _predict_in_one_call(
 
     yield Passes(session.model, slot, run)
     chosen, logits = answers[0], prepared.logits
-    if not session.sampler.depends_on_path:
-        return _Predictions(chosen.token_ids, chosen.successor_ids, logits, chosen.is_finite)
-    positions_and_paths = _positions(session, draft), _paths(session, draft)
-    session.sampler.apply_grammar(chosen.token_ids, logits, *positions_and_paths)
-    return _Predictions(chosen.token_ids, chosen.successor_ids, logits)
+    has_grammar = session.sampler.depends_on_path
+    if has_grammar:  # which may replace tokens by others, whose scores were not looked at
+        positions_and_paths = _positions(session, draft), _paths(session, draft)
+        session.sampler.apply_grammar(chosen.token_ids, logits, *positions_and_paths)
+    are_finite = chosen.is_finite and not has_grammar
+    return _Predictions(chosen.token_ids, chosen.successor_ids, logits, are_finite)
 
 
 def _rows(verdict: Verdict) -> list[int]:

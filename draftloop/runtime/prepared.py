@@ -183,11 +183,11 @@ class Prepared:
         chosen = layout.run_and_choose(
             records, ranking.record, slot.rows, slot.pending, tail, length
         )
-        likeliest = records.results if first_is_chosen else ranking.results
         table, width = _table(records.results, chosen, count), 2 * count + 1
+        likeliest = table if first_is_chosen else _table(ranking.results, chosen, successors)
         return Chosen(
             token_ids=[int(token) for token in table[::width]],
-            successor_ids=_tokens(_table(likeliest, chosen, successors), successors),
+            successor_ids=_tokens(likeliest, successors),
             is_finite=all(map(math.isfinite, table[count::width])),
             forward=Pass(forward.rows, len(forward.node_token_ids), int(records.times[0, 2])),
         )
