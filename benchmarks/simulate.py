@@ -50,7 +50,10 @@ SOMEWHERE = "127.0.0.1:1"  # never connected to
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One continuation with one method; `tokens` and `seconds` are those after the first tokens."""
+    """One continuation with one method; `tokens` and `seconds` are those after the first tokens.
+
+    Noise changes what methods decide, but `seconds` are those without it.
+    """
 
     workload: str
     method: str
@@ -84,9 +87,10 @@ def simulate(
     around: Around,
     *,
     drafts_ahead: bool = False,
+    noise: float = 0.0,
 ) -> list[Run]:
     """Runs one method in a deployment of its own; the workloads take turns."""
-    world = World(pair, around, drafts_ahead=drafts_ahead)
+    world = World(pair, around, drafts_ahead=drafts_ahead, noise=noise)
     for role, model in pair.items():
         world.cost(model, curves[role])
     settings = OrchestratorSettings(
@@ -101,10 +105,11 @@ def simulate(
         if chosen.pool == "warm":
             for workload in workloads:
                 for case in workload.warming():
-                    runner.run(_run(deployment, method, case, Speculation(strategy=OUROBOROS)))
+                    warming = Speculation(strategy=OUROBOROS)
+                    runner.run(_run(world, deployment, method, case, warming))
         turns = zip(*(workload.repetitions() for workload in workloads), strict=False)
         runs = [
-            runner.run(_run(deployment, method, case, chosen.speculation))
+            runner.run(_run(world, deployment, method, case, chosen.speculation))
             for turn in turns
             for repetition in turn
             for case in repetition
@@ -113,15 +118,18 @@ def simulate(
     return runs
 
 
-async def _run(deployment: Deployment, method: str, case: Case, speculation: Speculation) -> Run:
+async def _run(
+    world: World, deployment: Deployment, method: str, case: Case, speculation: Speculation
+) -> Run:
     tenant = f"{case.workload}, {METHODS[method].pool}"
     reader = RequestReader(deployment.settings, deployment.tokenizer, deployment.grammars)
     parameters_of_case = replace(parameters(speculation, tenant, case), request_id=f"{case.seed}")
     request = await reader.read(parameters_of_case, deployment.verifier)
     generation = deployment.generation(request, Deadline.after(None))
-    first: int | None = None
+    first, noise_ns = None, 0
     async for piece in generation.run():
-        first = len(piece.token_ids) if first is None else first
+        if first is None:
+            first, noise_ns = len(piece.token_ids), world.noise_ns
     figures = generation.figures
     return Run(
         workload=case.workload,
@@ -129,7 +137,7 @@ async def _run(deployment: Deployment, method: str, case: Case, speculation: Spe
         tokens=len(generation.output) - (first or 0),
         rounds=figures.rounds,
         forwards=figures.draft_forwards,
-        seconds=generation.timings.decode_ns / 1e9,
+        seconds=(generation.timings.decode_ns - (world.noise_ns - noise_ns)) / 1e9,
         token_ids=tuple(generation.output),
     )
 
@@ -200,6 +208,8 @@ def read(arguments: Sequence[str] | None) -> argparse.Namespace:
                             help=f"beside the forwards, of every {name}")  # fmt: skip
     parser.add_argument("--draft-ahead", action="store_true",
                         help="the drafter has a machine of its own and drafts ahead")  # fmt: skip
+    parser.add_argument("--noise", type=from_zero_to(1), default=0.0,
+                        help="spread of forwards' times; 0.15 on a shared machine")  # fmt: skip
     parser.add_argument("--threads", type=at_least(1), default=1,
                         help="of this process's forwards")  # fmt: skip
     parser.add_argument("--out", help="JSON file for the figures; default: none is written")
@@ -241,7 +251,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         here: list[Cell] = []
         for method in track([m for m in settings.strategies if m != PLAIN], title):
             runs = simulate(
-                pair, curves, method, workloads, around, drafts_ahead=settings.draft_ahead
+                pair,
+                curves,
+                method,
+                workloads,
+                around,
+                drafts_ahead=settings.draft_ahead,
+                noise=settings.noise,
             )
             here += cells(profile, temperature, runs, plain)
         show(Console(), title, here)

@@ -1,11 +1,14 @@
 """Virtual time: the bundled pair's forwards take the time that a machine's measured costs say.
 
 Forwards take what a cost curve says, and exchanges and planning take fixed times; nothing else
-takes time. So policies are compared by their decisions, with the costs of any machine.
+takes time. So policies are compared by their decisions, with the costs of any machine. Forwards can
+also be made as irregular as on a machine that others share (`Noise`).
 """
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -65,10 +68,36 @@ class Clock:
 
 
 class GivenCurve(CostCurve):
-    """A cost curve that this process's forwards do not correct."""
+    """A cost curve that this process's forwards do not correct, only those in virtual time."""
 
     def observe(self, rows: int, context: int, batch: int, nanoseconds: int) -> None:
         """Does nothing."""
+
+    def record(self, rows: int, context: int, nanoseconds: int) -> None:
+        """Corrects the curve by a forward of one session in virtual time."""
+        super().observe(rows, context, 1, nanoseconds)
+
+
+class Noise:
+    """Factors by which forwards take longer, as on a machine that others share.
+
+    Log-normal, with standard deviation `spread` of the logarithm: half of the variance is new in
+    every forward, the other half changes slowly, over about SLOW_FORWARDS forwards.
+    """
+
+    SLOW_FORWARDS = 50
+
+    def __init__(self, spread: float) -> None:
+        self.spread = spread
+        self._random = random.Random(0)
+        self._slow = 0.0
+
+    def next_factor(self) -> float:
+        """The next forward's factor."""
+        part = self.spread * math.sqrt(0.5)
+        kept = 1 - 1 / self.SLOW_FORWARDS
+        self._slow = kept * self._slow + math.sqrt(1 - kept**2) * self._random.gauss(0, part)
+        return math.exp(self._slow + self._random.gauss(0, part))
 
 
 class World:
@@ -76,10 +105,16 @@ class World:
 
     `pair` has the target, the draft model and smaller ones, like the result of `bundled_pair`.
     `drafts_ahead`: the drafter has its own machine, and continues while the target verifies.
+    `noise`: spread of the forwards' times, see `Noise`; then forwards correct the cost curves.
     """
 
     def __init__(
-        self, pair: Mapping[str, LanguageModel], around: Around, *, drafts_ahead: bool = False
+        self,
+        pair: Mapping[str, LanguageModel],
+        around: Around,
+        *,
+        drafts_ahead: bool = False,
+        noise: float = 0.0,
     ) -> None:
         self.target, self.draft, *self.smaller = pair.values()
         self.drafts_ahead = drafts_ahead
@@ -87,10 +122,13 @@ class World:
         self.clock = Clock()
         self.shared = StrategyFactory(PhraseStore(PhraseSettings(phrases_url="memory://")))
         self._lines: dict[LanguageModel, CostLine] = {}
+        self._curves: dict[LanguageModel, GivenCurve] = {}
+        self._noise = Noise(noise)
+        self.noise_ns = 0  # by how much noise has lengthened all forwards so far
 
     def cost(self, model: LanguageModel, curve: tuple[CostPoint, ...]) -> None:
         """Makes forwards of `model` take the time that `curve` says."""
-        model.costs = GivenCurve(curve)
+        model.costs = self._curves[model] = GivenCurve(curve)
         self._lines[model] = cost_line(curve)
 
     @torch.inference_mode()
@@ -105,7 +143,7 @@ class World:
                 assert isinstance(wish, Forward), "no session is told that it is alone"
                 (logits,) = wish.model.forward([wish])
                 if timings is not None:
-                    taken = int(self._lines[wish.model].nanoseconds(wish.rows))
+                    taken = self._forward_ns(wish)
                     self.clock.advance(taken + NS_PER_MS * around_ms)
                     timings.forward_ns += taken
                     timings.forwards += 1
@@ -113,6 +151,16 @@ class World:
         except StopIteration as done:
             result: T = done.value
             return result
+
+    def _forward_ns(self, forward: Forward) -> int:
+        model, rows = forward.model, forward.rows
+        expected = self._lines[model].nanoseconds(rows)
+        if not self._noise.spread:
+            return int(expected)
+        taken = int(expected * self._noise.next_factor())
+        self._curves[model].record(rows, forward.slot.length, taken)
+        self.noise_ns += taken - int(expected)
+        return taken
 
     def meanwhile(self, strategy: Strategy, since_ns: int, around_ms: float) -> int:
         """Lets the drafter draft ahead from `since_ns` until now; returns its number of forwards.

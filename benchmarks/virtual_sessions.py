@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from types import ModuleType
@@ -87,10 +88,21 @@ class _Services:
     """Both models as a deployment sees them."""
 
     def __init__(self, world: World) -> None:
-        self.verifier: ModelInfo = world.target.info()
-        self.drafter: ModelInfo = world.draft.info(strategies=list(STRATEGIES))
+        self._world = world
+        self._verifier = world.target.info()
+        self._drafter = world.draft.info(strategies=list(STRATEGIES))
         self.verifiers: Sequence[object] = ()
         self.drafters: Sequence[object] = ()
+
+    @property
+    def verifier(self) -> ModelInfo:
+        """The target, with its present costs."""
+        return dataclasses.replace(self._verifier, cost_curve=self._world.target.cost_curve)
+
+    @property
+    def drafter(self) -> ModelInfo:
+        """The draft model, with its present costs."""
+        return dataclasses.replace(self._drafter, cost_curve=self._world.draft.cost_curve)
 
 
 class VerifierSession:

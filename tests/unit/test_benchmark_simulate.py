@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
+import statistics
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from benchmarks.prompts import completion
 from benchmarks.recorded_costs import Curve, curves_of, part_of, read_profiles
 from benchmarks.simulate import Run, cells, main, read, simulate
 from benchmarks.systems import PLAIN, PROFILES
-from benchmarks.virtual import Around
+from benchmarks.virtual import Around, Noise
 from benchmarks.workload import Workload
 from draftloop.config import bundled_model
 from draftloop.errors import InvalidInput
@@ -38,9 +40,12 @@ def pair() -> Pair:
     return bundled_pair(1)
 
 
-def simulated_runs(pair: Pair, method: str, curves: Mapping[str, Curve] = CURVES) -> list[Run]:
+def simulated_runs(
+    pair: Pair, method: str, curves: Mapping[str, Curve] = CURVES, noise: float = 0.0
+) -> list[Run]:
     work = Workload(name="completion", material=completion(2), tokens=TOKENS, temperatures=(0.8,))
-    return simulate(pair, curves, method, [dataclasses.replace(work, passes=1)], AROUND)
+    workloads = [dataclasses.replace(work, passes=1)]
+    return simulate(pair, curves, method, workloads, AROUND, noise=noise)
 
 
 def test_plain_decoding_costs_one_verification_per_token(pair: Pair) -> None:
@@ -55,6 +60,20 @@ def test_draft_costs_its_forwards_and_its_exchange(pair: Pair) -> None:
         upper_bound = lower_bound + AROUND.draft * run.rounds
         assert lower_bound / 1e3 <= run.seconds <= upper_bound / 1e3 + 1e-9
         assert run.rounds < run.tokens
+
+
+def test_noise_has_the_spread_asked_for_and_a_slow_part() -> None:
+    noise = Noise(0.2)
+    logarithms = [math.log(noise.next_factor()) for _ in range(20_000)]
+    assert statistics.pstdev(logarithms) == pytest.approx(0.2, rel=0.1)
+    assert statistics.correlation(logarithms[1:], logarithms[:-1]) == pytest.approx(0.5, abs=0.05)
+
+
+def test_speeds_are_those_without_the_noise(pair: Pair) -> None:
+    quiet, noisy = simulated_runs(pair, PLAIN), simulated_runs(pair, PLAIN, noise=0.3)
+    assert [run.token_ids for run in noisy] == [run.token_ids for run in quiet]
+    assert [run.seconds for run in noisy] == pytest.approx([run.seconds for run in quiet])
+    assert pair["verifier"].costs.points() != CURVES["verifier"]  # but the services measure it
 
 
 @pytest.mark.parametrize("method", ["fused cold", "fused warm", "ouroboros warm"])
