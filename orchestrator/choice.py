@@ -98,7 +98,9 @@ class ModelChoice(DraftChoice):
         # A round that wanted a draft opened the session: the first round that can ask then does.
         self._just_opened = False
         self._try = _Try(0)
-        # Advantage of asking in this round, in tokens, before hindsight is subtracted.
+        # In this round: what free sources offer, and the advantage of asking in tokens, before it
+        # is corrected by hindsight.
+        self._offer = NO_OFFER
         self._expected_advantage = 0.0
 
     def open(self, committed: Sequence[int]) -> None:
@@ -113,8 +115,8 @@ class ModelChoice(DraftChoice):
 
         A round that only opens the session does not ask; this does not count as a fallback.
         """
-        self._expected_advantage = super().advantage(offer)
-        advantage = self._expected_advantage - self._overrated
+        self._offer, self._expected_advantage = offer, super().advantage(offer)
+        advantage = self._expected_advantage + self._correction(offer)
         if self.drafter.is_requested:
             due = self.drafter.is_due
             return self._controller.fixed or (due and self._decide_to_ask(advantage, offer))
@@ -122,13 +124,14 @@ class ModelChoice(DraftChoice):
         return self._just_opened and not self.drafter.is_requested  # no replica was available
 
     def advantage(self, offer: Offer = NO_OFFER) -> float:
-        """The advantage as in the base class, minus what hindsight found asking overrated by."""
-        return super().advantage(offer) - self._overrated
+        """The advantage as in the base class, corrected by hindsight."""
+        return super().advantage(offer) + self._correction(offer)
 
-    @property
-    def _overrated(self) -> float:
-        """Overrating in tokens per round; 0 with a fixed draft size, where time has no price."""
-        return 0.0 if self._controller.fixed else self._gain.shared.hindsight.overrated
+    def _correction(self, offer: Offer) -> float:
+        """The correction in tokens; 0 with a fixed draft size, where time has no price."""
+        if self._controller.fixed:
+            return 0.0
+        return self._gain.shared.hindsight.correction(offered=offer.nodes > 0)
 
     def should_look_back(self) -> bool:
         """Whether to find out how long this round would have taken without the draft model.
@@ -139,13 +142,17 @@ class ModelChoice(DraftChoice):
         controller = self._controller
         if controller.fixed or controller.verify_cost.load.is_shared or not self.drafter.is_ready:
             return False
-        is_try = self._expected_advantage <= self._overrated  # a try exists to find this out
+        # a try exists to find this out
+        is_try = self._expected_advantage + self._correction(self._offer) <= 0
         return self._gain.shared.hindsight.should_judge(is_try)
 
     def record_hindsight(self, saved_ns: float) -> None:
         """Records by how much that round was quicker than free sources alone."""
         gained_tokens = self._controller.prices.rate * saved_ns
-        self._gain.shared.hindsight.observe(self._expected_advantage, gained_tokens)
+        offered = self._offer.nodes > 0
+        self._gain.shared.hindsight.observe(
+            self._expected_advantage, gained_tokens, offered=offered
+        )
 
     def _decide_to_ask(self, advantage: float, offer: Offer) -> bool:
         """Whether to ask: because it pays, or as a try."""

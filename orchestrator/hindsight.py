@@ -1,16 +1,17 @@
 """How long rounds that asked the draft model would have taken without it.
 
 Before a round, the tokens expected from asking are compared with what free sources promise for
-this round alone. That overrates asking. Where a text goes on copying, free sources become sure of
-the rest one token later, and then offer for free what the draft model was asked for. Asking also
-takes longer than the draft model's forwards. After the round the text is known, and so is the
-number of rounds that free sources alone would have needed for it.
+this round alone. That is wrong in two ways. Where a text goes on copying, free sources become sure
+of the rest one token later, and then offer for free what the draft model was asked for. And time is
+priced at the request's mean pace, which copied passages raise: where there is nothing to copy, the
+time that a draft takes is worth less. After the round the text is known, and so is the number of
+rounds that free sources alone would have needed for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from draftloop.phrase import MAX_CONTEXT
 from draftloop.tree import ROOT, DraftBudget, DraftTree
@@ -28,36 +29,51 @@ MAX_DIFFERENCE = 8.0
 
 
 @dataclass(slots=True)
-class Hindsight:
-    """By how much asking the draft model is overrated, learned from all similar requests.
+class _Differences:
+    """Mean number of tokens by which judged rounds brought more than they promised."""
 
-    It is never considered underrated. Hindsight compares with not asking at all, while the best
-    alternative may be to ask one round later, which is no slower.
+    mean: float = 0.0
+    _judged: int = 0
+
+    def observe(self, difference: float) -> None:
+        self._judged += 1
+        share = max(1 - MEMORY, 1 / (PRIOR_ROUNDS + self._judged))
+        difference = max(-MAX_DIFFERENCE, min(MAX_DIFFERENCE, difference))
+        self.mean += share * (difference - self.mean)
+
+
+@dataclass(slots=True)
+class Hindsight:
+    """By how much promises of the draft model are wrong, learned from all similar requests.
+
+    Rounds in which free sources offer something are corrected downwards only: hindsight compares
+    with not asking at all, while the best alternative is to take the offer and to ask one round
+    later. Rounds without an offer are corrected both ways.
     """
 
     _asked: int = 0
-    _judged: int = 0
-    _difference: float = 0.0
+    _offered: _Differences = field(default_factory=_Differences)
+    _unoffered: _Differences = field(default_factory=_Differences)
 
-    @property
-    def overrated(self) -> float:
-        """Mean number of tokens by which asking promised more than it brought; at least 0."""
-        return max(0.0, -self._difference)
+    def correction(self, *, offered: bool) -> float:
+        """Tokens to add to what asking promises in a round in which free sources offer something.
+
+        With `offered` False: in a round in which they offer nothing.
+        """
+        return min(0.0, self._offered.mean) if offered else self._unoffered.mean
 
     def should_judge(self, is_try: bool = False) -> bool:
         """Whether to judge the round that asks now in hindsight; to be called once per such round.
 
-        Always True for a try: nothing else can correct an `overrated` that is too high.
+        Always True for a try: nothing else can correct a `correction` that is too low.
         """
         self._asked += 1
         return is_try or self._asked <= FIRST_JUDGED or self._asked % JUDGED_EVERY == 0
 
-    def observe(self, promised: float, brought: float) -> None:
+    def observe(self, promised: float, brought: float, *, offered: bool) -> None:
         """Records a judged round: tokens gained by asking, as `promised` and as `brought`."""
-        self._judged += 1
-        share = max(1 - MEMORY, 1 / (PRIOR_ROUNDS + self._judged))
-        difference = max(-MAX_DIFFERENCE, min(MAX_DIFFERENCE, brought - promised))
-        self._difference += share * (difference - self._difference)
+        differences = self._offered if offered else self._unoffered
+        differences.observe(brought - promised)
 
 
 @dataclass(frozen=True, slots=True)

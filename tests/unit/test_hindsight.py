@@ -23,7 +23,7 @@ from orchestrator.hindsight import (
     Hindsight,
     count_matching,
 )
-from orchestrator.selection import EMPTY_SELECTION, Selection
+from orchestrator.selection import EMPTY_SELECTION, NO_OFFER, Offer, Selection
 from phrase_store.session import PhraseSession
 from tests.unit.test_choice import (
     CHEAP_NS,
@@ -133,39 +133,62 @@ def test_evaluated_tries_count_among_the_first_rounds() -> None:
     assert sum(hindsight.should_judge() for _ in range(10 * JUDGED_EVERY)) == 10
 
 
-def test_overestimate_is_never_negative() -> None:
-    # The correction can only lower the worth of asking.
-    overestimated, underestimated = Hindsight(), Hindsight()
-    assert overestimated.overrated == 0
+@pytest.mark.parametrize(("brought", "offered", "correction"), [
+    (-0.5, True, -1.5), (-0.5, False, -1.5),
+    (3.0, False, 2.0),
+    (3.0, True, 0.0),  # taking the offer and asking one round later is no worse
+])  # fmt: skip
+def test_only_rounds_without_an_offer_are_corrected_upwards(
+    brought: float, offered: bool, correction: float
+) -> None:
+    hindsight = Hindsight()
     for _ in range(200):
-        overestimated.observe(promised=1.0, brought=-0.5)
-        underestimated.observe(promised=1.0, brought=3.0)
-    assert overestimated.overrated == pytest.approx(1.5, rel=0.05) and underestimated.overrated == 0
+        hindsight.observe(promised=1.0, brought=brought, offered=offered)
+    assert hindsight.correction(offered=offered) == pytest.approx(correction, rel=0.05)
+    assert hindsight.correction(offered=not offered) == 0
 
 
-def test_single_stalled_round_has_little_effect() -> None:
+@pytest.mark.parametrize("offered", [True, False])
+def test_single_stalled_round_has_little_effect(offered: bool) -> None:
     hindsight = Hindsight()
-    hindsight.observe(promised=1.0, brought=-1e9)
-    assert 0 < hindsight.overrated < MAX_DIFFERENCE / 4
+    hindsight.observe(promised=1.0, brought=-1e9, offered=offered)
+    assert -MAX_DIFFERENCE / 4 < hindsight.correction(offered=offered) < 0
     hindsight = Hindsight()
-    hindsight.observe(promised=1.0, brought=1e9)  # as if the free sources' round stalled
+    hindsight.observe(promised=1.0, brought=1e9, offered=offered)  # as if the other round stalled
     for _ in range(20):
-        hindsight.observe(promised=1.0, brought=0.0)
-    assert hindsight.overrated > 0
+        hindsight.observe(promised=1.0, brought=0.0, offered=offered)
+    assert hindsight.correction(offered=offered) < 0
 
 
-def test_overestimate_is_subtracted_from_the_advantage() -> None:
+@pytest.mark.parametrize("offer", [NO_OFFER, Offer(0.5, 2)])
+def test_advantage_is_corrected_by_what_asking_brought(offer: Offer) -> None:
     chosen = model_choice(CHEAP_NS, left=100)
-    uncorrected = chosen.advantage()
-    chosen.should_ask([1, 2, 3])
+    uncorrected = chosen.advantage(offer)
+    chosen.should_ask([1, 2, 3], offer)
     for _ in range(200):
         chosen.record_hindsight(saved_ns=-2 * PLAIN_NS)
     rate = chosen._controller.prices.rate
-    assert chosen.advantage() == pytest.approx(-2 * rate * PLAIN_NS, abs=0.1)
-    assert uncorrected > 0 > chosen.advantage()
+    assert chosen.advantage(offer) == pytest.approx(-2 * rate * PLAIN_NS, abs=0.1)
+    assert uncorrected > 0 > chosen.advantage(offer)
     for _ in range(200):
-        chosen.record_hindsight(saved_ns=20 * PLAIN_NS)
-    assert chosen.advantage() == uncorrected  # never worth more than it promises
+        chosen.record_hindsight(saved_ns=5 * PLAIN_NS)
+    brought = 5 * rate * PLAIN_NS
+    assert brought > uncorrected + 1
+    assert chosen.advantage(offer) == pytest.approx(
+        uncorrected if offer.nodes else brought, abs=0.1
+    )
+
+
+def test_model_is_asked_where_nothing_can_be_copied_if_that_has_paid() -> None:
+    """The pace of copied passages makes its time look too expensive there."""
+    chosen = model_choice(PLAIN_NS, left=400)
+    chosen.drafter.open(PROMPT)
+    assert chosen.should_ask(PROMPT)  # as a try
+    assert chosen.advantage() < 0
+    for _ in range(200):
+        chosen.record_hindsight(saved_ns=2 * PLAIN_NS)
+    assert all(chosen.should_ask(PROMPT) for _ in range(MAX_ROUNDS_WITHOUT))
+    assert not all(chosen.should_ask(PROMPT, Offer(2.0, 4)) for _ in range(MAX_ROUNDS_WITHOUT))
 
 
 def test_overestimate_is_measured_against_the_uncorrected_promise() -> None:
