@@ -124,7 +124,8 @@ class World:
         self._lines: dict[LanguageModel, CostLine] = {}
         self._curves: dict[LanguageModel, GivenCurve] = {}
         self._noise = Noise(noise)
-        self.noise_ns = 0  # by how much noise has lengthened all forwards so far
+        # by how much noise has lengthened the forwards that were waited for, so far
+        self.noise_ns = 0
 
     def cost(self, model: LanguageModel, curve: tuple[CostPoint, ...]) -> None:
         """Makes forwards of `model` take the time that `curve` says."""
@@ -169,9 +170,10 @@ class World:
         """
         if not self.drafts_ahead:
             return 0
-        now, timings = self.clock.perf_counter_ns(), ServiceTimings()
+        now, timings, noise_ns = self.clock.perf_counter_ns(), ServiceTimings(), self.noise_ns
         self.clock.set_to(since_ns)
         task = strategy.draft_ahead(lambda: self.clock.perf_counter_ns() < now)
         self.run(task, timings, around_ms)
         self.clock.set_to(max(now, self.clock.perf_counter_ns()))
+        self.noise_ns = noise_ns
         return timings.forwards
