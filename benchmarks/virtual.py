@@ -17,7 +17,7 @@ import torch
 
 from drafter_service.shared import StrategyFactory
 from drafter_service.strategies import Strategy
-from draftloop.cost_line import CostLine, cost_line
+from draftloop.cost_line import cost_line
 from draftloop.model_info import CostPoint
 from draftloop.runtime.cost_curve import CostCurve
 from draftloop.runtime.forward import Forward, Task
@@ -70,6 +70,10 @@ class Clock:
 class GivenCurve(CostCurve):
     """A cost curve that this process's forwards do not correct, only those in virtual time."""
 
+    def __init__(self, given: tuple[CostPoint, ...]) -> None:
+        super().__init__(given)
+        self.line = cost_line(given)  # uncorrected
+
     def observe(self, rows: int, context: int, batch: int, nanoseconds: int) -> None:
         """Does nothing."""
 
@@ -121,7 +125,6 @@ class World:
         self.around = around
         self.clock = Clock()
         self.shared = StrategyFactory(PhraseStore(PhraseSettings(phrases_url="memory://")))
-        self._lines: dict[LanguageModel, CostLine] = {}
         self._curves: dict[LanguageModel, GivenCurve] = {}
         self._noise = Noise(noise)
         # by how much noise has lengthened the forwards that were waited for, so far
@@ -130,7 +133,6 @@ class World:
     def cost(self, model: LanguageModel, curve: tuple[CostPoint, ...]) -> None:
         """Makes forwards of `model` take the time that `curve` says."""
         model.costs = self._curves[model] = GivenCurve(curve)
-        self._lines[model] = cost_line(curve)
 
     @torch.inference_mode()
     def run(self, task: Task[T], timings: ServiceTimings | None, around_ms: float = 0.0) -> T:
@@ -154,14 +156,29 @@ class World:
             return result
 
     def _forward_ns(self, forward: Forward) -> int:
-        model, rows = forward.model, forward.rows
-        expected = self._lines[model].nanoseconds(rows)
+        curve, rows = self._curves[forward.model], forward.rows
+        expected = curve.line.nanoseconds(rows)
         if not self._noise.spread:
             return int(expected)
         taken = int(expected * self._noise.next_factor())
-        self._curves[model].record(rows, forward.slot.length, taken)
+        curve.record(rows, forward.slot.length, taken)
         self.noise_ns += taken - int(expected)
         return taken
+
+    def run_beside(
+        self, task: Task[T], timings: ServiceTimings, since_ns: int, around_ms: float = 0.0
+    ) -> int:
+        """Runs a task from `since_ns` on, beside everything else; returns when it has ended.
+
+        Afterwards it is no later than before.
+        """
+        now, noise_ns = self.clock.perf_counter_ns(), self.noise_ns
+        self.clock.set_to(since_ns)
+        self.run(task, timings, around_ms)
+        ended_ns = self.clock.perf_counter_ns()
+        self.clock.set_to(now)
+        self.noise_ns = noise_ns
+        return ended_ns
 
     def meanwhile(self, strategy: Strategy, since_ns: int, around_ms: float) -> int:
         """Lets the drafter draft ahead from `since_ns` until now; returns its number of forwards.
@@ -170,10 +187,8 @@ class World:
         """
         if not self.drafts_ahead:
             return 0
-        now, timings, noise_ns = self.clock.perf_counter_ns(), ServiceTimings(), self.noise_ns
-        self.clock.set_to(since_ns)
+        now, timings = self.clock.perf_counter_ns(), ServiceTimings()
         task = strategy.draft_ahead(lambda: self.clock.perf_counter_ns() < now)
-        self.run(task, timings, around_ms)
-        self.clock.set_to(max(now, self.clock.perf_counter_ns()))
-        self.noise_ns = noise_ns
+        ended_ns = self.run_beside(task, timings, since_ns, around_ms)
+        self.clock.set_to(max(now, ended_ns))
         return timings.forwards

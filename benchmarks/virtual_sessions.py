@@ -199,11 +199,8 @@ class DrafterSession:
             prefill_chunk_tokens=CHUNK_TOKENS,
             is_alone=lambda: False,
         )
-        began, noise_ns, timings = world.clock.perf_counter_ns(), world.noise_ns, ServiceTimings()
-        world.run(self._strategy.prefill(), timings)
-        world.clock.set_to(began)
-        world.noise_ns = noise_ns
-        self._ready_ns = began + timings.forward_ns
+        now = world.clock.perf_counter_ns()
+        self._ready_ns = world.run_beside(self._strategy.prefill(), ServiceTimings(), now)
         self._waits_ns = math.inf if max_wait_s is None else 1e9 * max_wait_s
 
     async def propose(

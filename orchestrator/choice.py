@@ -129,9 +129,7 @@ class ModelChoice(DraftChoice):
 
     def _correction(self, offer: Offer) -> float:
         """The correction in tokens; 0 with a fixed draft size, where time has no price."""
-        if self._controller.fixed:
-            return 0.0
-        return self._gain.shared.hindsight.correction(offered=offer.nodes > 0)
+        return 0.0 if self._controller.fixed else self._gain.shared.hindsight.correction(offer)
 
     def should_look_back(self) -> bool:
         """Whether to find out how long this round would have taken without the draft model.
@@ -149,10 +147,7 @@ class ModelChoice(DraftChoice):
     def record_hindsight(self, saved_ns: float) -> None:
         """Records by how much that round was quicker than free sources alone."""
         gained_tokens = self._controller.prices.rate * saved_ns
-        offered = self._offer.nodes > 0
-        self._gain.shared.hindsight.observe(
-            self._expected_advantage, gained_tokens, offered=offered
-        )
+        self._gain.shared.hindsight.observe(self._expected_advantage, gained_tokens, self._offer)
 
     def _decide_to_ask(self, advantage: float, offer: Offer) -> bool:
         """Whether to ask: because it pays, or as a try."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from draftloop.phrase import MAX_CONTEXT
 from draftloop.tree import ROOT, DraftBudget, DraftTree
 from orchestrator.budget import Controller
-from orchestrator.selection import Selection
+from orchestrator.selection import Offer, Selection
 from phrase_store.session import PhraseSession
 
 # Rounds with the draft model, of all requests, that are judged in hindsight: the first ones, then
@@ -55,12 +55,9 @@ class Hindsight:
     _offered: _Differences = field(default_factory=_Differences)
     _unoffered: _Differences = field(default_factory=_Differences)
 
-    def correction(self, *, offered: bool) -> float:
-        """Tokens to add to what asking promises in a round in which free sources offer something.
-
-        With `offered` False: in a round in which they offer nothing.
-        """
-        return min(0.0, self._offered.mean) if offered else self._unoffered.mean
+    def correction(self, offer: Offer) -> float:
+        """Tokens to add to what asking promises in a round in which free sources offer `offer`."""
+        return min(0.0, self._offered.mean) if offer.nodes else self._unoffered.mean
 
     def should_judge(self, is_try: bool = False) -> bool:
         """Whether to judge the round that asks now in hindsight; to be called once per such round.
@@ -70,9 +67,9 @@ class Hindsight:
         self._asked += 1
         return is_try or self._asked <= FIRST_JUDGED or self._asked % JUDGED_EVERY == 0
 
-    def observe(self, promised: float, brought: float, *, offered: bool) -> None:
+    def observe(self, promised: float, brought: float, offer: Offer) -> None:
         """Records a judged round: tokens gained by asking, as `promised` and as `brought`."""
-        differences = self._offered if offered else self._unoffered
+        differences = self._offered if offer.nodes else self._unoffered
         differences.observe(brought - promised)
 
 

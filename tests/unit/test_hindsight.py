@@ -40,6 +40,7 @@ PLAIN_NS, OWN_NS = 1000, 50
 FLAT = VerifyCost((CostPoint(1, PLAIN_NS), CostPoint(65, PLAIN_NS)))
 BUDGET = DraftBudget(max_nodes=16, max_depth=8)
 ROUND_NS = PLAIN_NS + OWN_NS
+OFFER = Offer(0.5, 2)
 
 
 def alternative_ns(
@@ -133,34 +134,34 @@ def test_evaluated_tries_count_among_the_first_rounds() -> None:
     assert sum(hindsight.should_judge() for _ in range(10 * JUDGED_EVERY)) == 10
 
 
-@pytest.mark.parametrize(("brought", "offered", "correction"), [
-    (-0.5, True, -1.5), (-0.5, False, -1.5),
-    (3.0, False, 2.0),
-    (3.0, True, 0.0),  # taking the offer and asking one round later is no worse
+@pytest.mark.parametrize(("brought", "offer", "correction"), [
+    (-0.5, OFFER, -1.5), (-0.5, NO_OFFER, -1.5),
+    (3.0, NO_OFFER, 2.0),
+    (3.0, OFFER, 0.0),  # taking the offer and asking one round later is no worse
 ])  # fmt: skip
 def test_only_rounds_without_an_offer_are_corrected_upwards(
-    brought: float, offered: bool, correction: float
+    brought: float, offer: Offer, correction: float
 ) -> None:
     hindsight = Hindsight()
     for _ in range(200):
-        hindsight.observe(promised=1.0, brought=brought, offered=offered)
-    assert hindsight.correction(offered=offered) == pytest.approx(correction, rel=0.05)
-    assert hindsight.correction(offered=not offered) == 0
+        hindsight.observe(promised=1.0, brought=brought, offer=offer)
+    assert hindsight.correction(offer) == pytest.approx(correction, rel=0.05)
+    assert hindsight.correction(NO_OFFER if offer is OFFER else OFFER) == 0
 
 
-@pytest.mark.parametrize("offered", [True, False])
-def test_single_stalled_round_has_little_effect(offered: bool) -> None:
+@pytest.mark.parametrize("offer", [OFFER, NO_OFFER])
+def test_single_stalled_round_has_little_effect(offer: Offer) -> None:
     hindsight = Hindsight()
-    hindsight.observe(promised=1.0, brought=-1e9, offered=offered)
-    assert -MAX_DIFFERENCE / 4 < hindsight.correction(offered=offered) < 0
+    hindsight.observe(promised=1.0, brought=-1e9, offer=offer)
+    assert -MAX_DIFFERENCE / 4 < hindsight.correction(offer) < 0
     hindsight = Hindsight()
-    hindsight.observe(promised=1.0, brought=1e9, offered=offered)  # as if the other round stalled
+    hindsight.observe(promised=1.0, brought=1e9, offer=offer)  # as if the other round stalled
     for _ in range(20):
-        hindsight.observe(promised=1.0, brought=0.0, offered=offered)
-    assert hindsight.correction(offered=offered) < 0
+        hindsight.observe(promised=1.0, brought=0.0, offer=offer)
+    assert hindsight.correction(offer) < 0
 
 
-@pytest.mark.parametrize("offer", [NO_OFFER, Offer(0.5, 2)])
+@pytest.mark.parametrize("offer", [NO_OFFER, OFFER])
 def test_advantage_is_corrected_by_what_asking_brought(offer: Offer) -> None:
     chosen = model_choice(CHEAP_NS, left=100)
     uncorrected = chosen.advantage(offer)
