@@ -121,6 +121,7 @@ class VerifierSession:
         )
         self._session = verifier.VerifierSession(world.target, self._slot, session_request)
         self.context_length = world.target.context_length
+        self.cost_curve = world.target.cost_curve
         self.reopened = 0
 
     async def open(self, committed: Sequence[int]) -> Verification:

@@ -114,9 +114,9 @@ def _median_point(points: list[tuple[int, float]]) -> tuple[float, float]:
 class VerifyCost:
     """Time of a verification by number of nodes: the forward, from the curve, plus the overhead.
 
-    The services keep their curves up to date. `shared_overhead` is the overhead of wire, queue,
-    sampling and loop, which the curve does not include. By `load`, other sessions have rows in the
-    same forward, to which the nodes are added.
+    The service keeps its curve up to date, and `follow` takes over the latest one.
+    `shared_overhead` is the overhead of wire, queue, sampling and loop, which the curve does not
+    include. By `load`, other sessions have rows in the same forward, to which the nodes are added.
     """
 
     curve: tuple[CostPoint, ...]
@@ -133,6 +133,16 @@ class VerifyCost:
 
     def __post_init__(self) -> None:
         self._line = cost_line(self.curve, self.context)
+
+    def follow(self, curve: tuple[CostPoint, ...]) -> None:
+        """Uses `curve` from now on: the service has corrected it, or another one took over.
+
+        An empty curve, of a service that has measured nothing, is ignored.
+        """
+        if curve and curve is not self.curve:
+            self.curve = curve
+            self._line = cost_line(curve, self.context)
+            self._forget_forwards()
 
     def times(self, max_nodes: int) -> list[float]:
         """Expected times of verifying 0 to `max_nodes` nodes."""
@@ -202,11 +212,14 @@ class VerifyCost:
         """Forward times with 0 to `max_nodes` nodes."""
         if self._cached_other_rows != self.load.other_rows:
             self._cached_other_rows = self.load.other_rows
-            self._forwards.clear()
-            self._best = None
+            self._forget_forwards()
         known = self._forwards
         known.extend(self._forward(nodes) for nodes in range(len(known), max_nodes + 1))
         return known[: max_nodes + 1]
+
+    def _forget_forwards(self) -> None:
+        self._forwards.clear()
+        self._best = None
 
     def _forward(self, nodes: float) -> float:
         return self._line.nanoseconds(self.load.other_rows + nodes + 1)

@@ -247,6 +247,7 @@ class Generation:
         timings, used_draft_model = answer.timings, draft.timings.forwards > 0
         without_draft_ns = times.round_ns - times.draft_ns
         cost, nodes = self.controller.verify_cost, len(draft.tree)
+        cost.follow(self.verifier.cost_curve)
         # Not for a shared round: other sessions' work is not the draft's.
         if used_draft_model and not cost.is_shared(timings):
             self.drafting.observe_delay(without_draft_ns - cost.nanoseconds(nodes))

@@ -17,7 +17,7 @@ from draftloop.errors import (
     Overloaded,
     Unavailable,
 )
-from draftloop.model_info import ModelInfo
+from draftloop.model_info import CostPoint, ModelInfo
 from draftloop.tree import DraftTree, Verification
 from orchestrator.clients import VerifierStream
 from orchestrator.metrics import REOPENED
@@ -63,6 +63,11 @@ class VerifierSession(Session[VerifierStream]):
     def context_length(self) -> int:
         """Context length of the current replica; a longer text needs another one."""
         return self._model.context_length if self._model is not None else sys.maxsize
+
+    @property
+    def cost_curve(self) -> tuple[CostPoint, ...]:
+        """The current replica's latest cost curve."""
+        return self._model.cost_curve if self._model is not None else ()
 
     @property
     def _model(self) -> ModelInfo | None:

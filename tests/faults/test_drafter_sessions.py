@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from draftloop.errors import SessionLost, Unavailable
-from draftloop.tree import ROOT, DraftBudget, DraftTree, TokenSource
+from draftloop.tree import EMPTY_TREE, ROOT, DraftBudget, DraftTree, TokenSource
 from orchestrator.drafter_session import DrafterSession
 from orchestrator.replicas import Replica, Replicas
 from protos import drafter_pb2
@@ -28,6 +28,7 @@ from tests.faults.open_sessions import (
     can_propose,
     drafter_session,
     replicas,
+    session_terms,
 )
 from tests.support.model_info import model_info
 from tests.support.waiting import eventually
@@ -196,3 +197,13 @@ async def test_drafts_omit_tokens_that_only_the_draft_model_has() -> None:
         draft = await session.propose(PROMPT, None, BUDGET)
         assert (draft.tree.token_ids, draft.tree.parents) == ((5, 7), (ROOT, 0))
         assert replica.failures == 0
+
+
+def test_offer_is_cut_to_the_drafters_maximum() -> None:
+    known = Replicas()
+    session = DrafterSession(known, session_terms(), target=TARGET)
+    replica = Replica("", None, model_info(max_draft_nodes=3))
+    known.join(replica)
+    offer = DraftTree.chain([1, 2, 3, 4, 5], TokenSource.PHRASE)
+    assert session._trim_offer(offer) == DraftTree.chain([1, 2, 3], TokenSource.PHRASE)
+    assert session._trim_offer(EMPTY_TREE) == EMPTY_TREE

@@ -21,11 +21,10 @@ from draftloop.errors import (
     Unavailable,
 )
 from draftloop.load import ServiceLoad
-from draftloop.model_info import ModelInfo
+from draftloop.model_info import CostPoint, ModelInfo
 from draftloop.rpc.sessions import require_model
 from draftloop.tree import EMPTY_TREE, ROOT, DraftTree, TokenSource
-from orchestrator.drafter_session import DrafterSession
-from orchestrator.replicas import Replica, Replicas
+from orchestrator.replicas import Replicas
 from orchestrator.verifier_session import MAX_FAILURES, VerifierSession
 from protos import verifier_pb2_grpc
 from tests.faults import fakes
@@ -306,14 +305,19 @@ async def test_deadline_holds_without_any_replica() -> None:
     assert time.monotonic() - started < 15.0
 
 
-def test_offer_is_cut_to_the_drafters_maximum() -> None:
-    known = Replicas()
-    session = DrafterSession(known, session_terms(), target=TARGET)
-    replica = Replica("", None, model_info(max_draft_nodes=3))
-    known.join(replica)
-    offer = DraftTree.chain([1, 2, 3, 4, 5], TokenSource.PHRASE)
-    assert session._trim_offer(offer) == DraftTree.chain([1, 2, 3], TokenSource.PHRASE)
-    assert session._trim_offer(EMPTY_TREE) == EMPTY_TREE
+async def test_costs_are_the_latest_of_the_sessions_replica() -> None:
+    async with (
+        fakes.listening(add_verifier, fakes.ScriptedVerifier()) as address,
+        replicas(address) as known,
+    ):
+        session = VerifierSession(known, session_terms(), reopen_for_s=1)
+        assert session.cost_curve == ()
+        await session.open(PROMPT)
+        [replica] = known
+        for nanoseconds in (1000, 2000):
+            replica.model = model_info(cost_curve=(CostPoint(1, nanoseconds),))
+            assert session.cost_curve == (CostPoint(1, nanoseconds),)
+        await session.close()
 
 
 async def test_deadline_is_passed_on() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -261,3 +262,14 @@ def test_verify_cost_uses_the_nearest_context(
 ) -> None:
     cost = VerifyCost(MEASURED, **options)
     assert [cost.nanoseconds(nodes) / MS for nodes in (0, 7, 11, 63)] == expected
+
+
+def test_verify_cost_follows_the_services_curve() -> None:
+    cost = VerifyCost(MEASURED)
+    assert [cost.nanoseconds(nodes) / MS for nodes in (0, 11)] == [10, 16]
+    before = cost.times(11)
+    cost.follow(tuple(replace(point, forward_ns=3 * point.forward_ns) for point in MEASURED))
+    assert [cost.nanoseconds(nodes) / MS for nodes in (0, 11)] == [30, 48]
+    assert cost.times(11) == pytest.approx([3 * time for time in before])
+    cost.follow(())
+    assert cost.nanoseconds(0) == 30 * MS

@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
 import pytest
 
@@ -16,8 +15,6 @@ from draftloop.errors import Unavailable
 from draftloop.logprobs import TokenLogprobs
 from draftloop.model_info import CostPoint
 from draftloop.phrase import MAX_CONTEXT
-from draftloop.request import GenerationRequest, SamplingParameters
-from draftloop.speculation import SPECULATIVE, Speculation
 from draftloop.tree import (
     EMPTY_TREE,
     Draft,
@@ -28,112 +25,27 @@ from draftloop.tree import (
     Verdict,
     Verification,
 )
-from orchestrator.budget import Controller
 from orchestrator.choice import DraftChoice
-from orchestrator.costs import VerifyCost
 from orchestrator.drafting import Drafting
-from orchestrator.figures import SpeculationFigures
 from orchestrator.gains import Gain, SharedGain
 from orchestrator.loop import LENGTH, STOP, Generation
 from orchestrator.outcome import RoundOutcome
 from orchestrator.text import TextStream
 from orchestrator.tokenizer import Tokenizer
-
-PROMPT = (5, 6, 7)
-TOKEN = 20
+from tests.support.scripted_loop import (
+    FORWARDS,
+    PROMPT,
+    TOKEN,
+    ScriptedDrafting,
+    ScriptedVerifier,
+    WatchedController,
+    new_generation,
+)
 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
     return Tokenizer(bundled_model("verifier"))
-
-
-class ScriptedVerifier:
-    """Accepts every draft whole; loses its session in the rounds `lost_rounds`."""
-
-    def __init__(
-        self, lost_rounds: Sequence[int] = (), nodes_after: int = 64, context_after: int = 64
-    ) -> None:
-        self._lost_rounds = lost_rounds
-        self._nodes_after, self._context_after = nodes_after, context_after
-        self.max_draft_nodes = self.context_length = 64
-        self._round = 0
-        self.reopened = 0
-        self.closed = False
-
-    async def open(self, committed: Sequence[int]) -> Verification:
-        return self._verification(committed, EMPTY_TREE)
-
-    async def verify(self, committed: Sequence[int], draft: DraftTree) -> Verification:
-        self._round += 1
-        if self._round in self._lost_rounds:
-            self.reopened += 1
-            self.max_draft_nodes, self.context_length = self._nodes_after, self._context_after
-            return self._verification(committed, EMPTY_TREE)
-        return self._verification(committed, draft)
-
-    async def close(self) -> None:
-        self.closed = True
-
-    def _verification(self, committed: Sequence[int], draft: DraftTree) -> Verification:
-        count = len(draft)
-        emitted = (*draft.token_ids, TOKEN)
-        verdict = Verdict(tuple(range(count)), emitted, emitted[0], (TOKEN,) * count)
-        return Verification(verdict=verdict, committed_length=len(committed))
-
-
-class ScriptedDrafting(Drafting):
-    """Drafts two tokens per round."""
-
-    def __init__(self) -> None:
-        super().__init__(None, None)
-        self.closed = False
-
-    async def propose(
-        self, committed: Sequence[int], verdict: Verdict | None, budget: DraftBudget
-    ) -> Draft:
-        count = min(2, budget.max_depth)
-        tree = DraftTree.chain([TOKEN] * count, TokenSource.DRAFT_MODEL)
-        return Draft(tree=tree, committed_length=len(committed))
-
-    async def close(self) -> None:
-        self.closed = True
-
-
-@dataclass(slots=True)
-class WatchedController(Controller):
-    """Records what it observes."""
-
-    rounds: list[tuple[int, int]] = field(default_factory=list)
-
-    def observe(
-        self, nodes: int, emitted: int, round_ns: int, *, used_draft_model: bool = True
-    ) -> None:
-        self.rounds.append((nodes, emitted))
-
-
-def new_generation(
-    tokenizer: Tokenizer, verifier: ScriptedVerifier, drafting: Drafting
-) -> Generation:
-    request = GenerationRequest(
-        request_id="one",
-        prompt=PROMPT,
-        sampling=SamplingParameters(),
-        max_tokens=10,
-        speculation=Speculation(strategy=SPECULATIVE),
-    )
-    controller = WatchedController(
-        max_nodes=4, verify_cost=VerifyCost((CostPoint(1, 1000),)), fixed=True
-    )
-    return Generation(
-        request=request,
-        verifier=verifier,  # type: ignore[arg-type]
-        drafting=drafting,
-        controller=controller,
-        text=TextStream(tokenizer, PROMPT, ()),
-        context_length=64,
-        figures=SpeculationFigures(),
-    )
 
 
 async def test_draft_of_a_lost_session_is_not_counted(
@@ -156,6 +68,22 @@ async def test_draft_respects_the_node_limit_of_a_new_verifier(tokenizer: Tokeni
     )
     pieces = [piece async for piece in running.run()]
     assert [len(piece.token_ids) for piece in pieces] == [1, 3, 1, 2, 2, 1]
+
+
+async def test_running_request_pays_what_the_services_latest_curve_says(
+    tokenizer: Tokenizer,
+) -> None:
+    verifier = ScriptedVerifier()
+    running = new_generation(tokenizer, verifier, ScriptedDrafting())
+    cost = running.controller.verify_cost
+    pieces = running.run()
+    await anext(pieces)
+    await anext(pieces)
+    assert cost.curve == FORWARDS
+    verifier.cost_curve = (CostPoint(1, 5000), CostPoint(3, 6000))
+    [piece async for piece in pieces]
+    await asyncio.sleep(0)
+    assert cost.curve == verifier.cost_curve
 
 
 async def test_draft_of_a_lost_session_does_not_lower_the_gain(tokenizer: Tokenizer) -> None:
