@@ -128,7 +128,20 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServicer):
             timings=timings,
             prompt_logprobs=session.prompt_logprobs if opens else None,
         )
-        return self._to_pb(session.last_answer)
+        answer = self._to_pb(session.last_answer)
+        if session.last_answer.prompt_logprobs is not None:
+            self._require_sendable(answer, session.request)
+        return answer
+
+    def _require_sendable(self, answer: pb.VerifyResponse, request: SessionRequest) -> None:
+        """Raises InvalidInput if the prompt's log-probabilities do not fit into a message."""
+        size, most = answer.ByteSize(), self._host.settings.max_message_bytes
+        if size > most:
+            rule = (
+                f"must fit into an answer of {most} bytes (--max-message-bytes of verifier and "
+                f"orchestrator); those of {request.prompt_length} tokens take {size}"
+            )
+            raise InvalidInput("prompt_logprobs", rule, request.prompt_logprobs)
 
     def _to_pb(self, answer: Verification) -> pb.VerifyResponse:
         return pb.VerifyResponse(

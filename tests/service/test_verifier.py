@@ -198,6 +198,26 @@ async def test_invalid_draft_is_refused_with_the_field(
         await wait_until_slots_free(host)
 
 
+async def test_prompt_logprobs_too_large_for_a_message_are_refused(serve_verifier: Start) -> None:
+    """The client's fault: that used to look like a verifier that cannot be reached."""
+    prompt = PROMPT * 15
+    async with serve_verifier(max_message_bytes=1 << 16) as (channel, host):
+        for count, fits in ((20, False), (2, True)):
+            call = VerifierStub(channel).Verify()
+            opening = open_verifier(prompt, prompt_length=len(prompt), prompt_logprobs=count)
+            if fits:
+                assert len((await send_and_read(call, opening)).prompt_logprobs.ranks) > 0
+                call.cancel()
+                continue
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await send_and_read(call, opening)
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert "those of 600 tokens take" in refused.value.details()
+            field = detail(refused.value, BadRequest).field_violations[0].field
+            assert field == "prompt_logprobs"
+        await wait_until_slots_free(host)
+
+
 async def test_stale_position_is_refused_with_the_committed_length(serve_verifier: Start) -> None:
     async with serve_verifier() as (channel, host):
         call = VerifierStub(channel).Verify()
