@@ -311,13 +311,14 @@ async def test_costs_are_the_latest_of_the_sessions_replica() -> None:
         replicas(address) as known,
     ):
         session = VerifierSession(known, session_terms(), reopen_for_s=1)
-        assert session.cost_curve == ()
+        curves = [session.cost_curve]
         await session.open(PROMPT)
         [replica] = known
         for nanoseconds in (1000, 2000):
             replica.model = model_info(cost_curve=(CostPoint(1, nanoseconds),))
-            assert session.cost_curve == (CostPoint(1, nanoseconds),)
+            curves.append(session.cost_curve)
         await session.close()
+    assert curves == [(), (CostPoint(1, 1000),), (CostPoint(1, 2000),)]
 
 
 async def test_deadline_is_passed_on() -> None:
