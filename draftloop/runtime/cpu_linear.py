@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -120,7 +121,7 @@ class PackedLinear(nn.Module):
         self.bias = self._pad_outputs(bias)
         self.scales = None if scales is None else self._pack_group_scales(scales, UNIT.strip)
         self.steps = self.packed.shape[1]
-        self.weight = torch.empty(0, dtype=self.dtype)  # some models look at its dtype
+        self.weight: Any = torch.empty(0, dtype=self.dtype)  # some models look at its dtype
         self._kernel()
 
     def _pad_outputs(self, values: Tensor | None) -> Tensor:
@@ -139,6 +140,11 @@ class PackedLinear(nn.Module):
 
     def _kernel(self) -> Callable[[bytes], None]:
         return kernel.compiled(UNIT, self.dtype, self.form)
+
+    def unpacked(self) -> Tensor:
+        """A copy of the matrix [out_features, in_features]; not for integer weights."""
+        rows = self.packed.transpose(1, 2).reshape(-1, self.in_features)
+        return rows[: self.out_features].clone()
 
     @property
     def bits(self) -> int:

@@ -8,6 +8,7 @@ tensor-like objects (`__torch_function__`), and behaves like its tensor otherwis
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -102,6 +103,26 @@ class Matrix(Parameter):
         return self.to(torch.float32)
 
 
+class LayerMatrix(Matrix):
+    """The matrix of a packed linear layer, for a model's code that multiplies by `layer.weight`.
+
+    Most code reads at most its dtype, so it is unpacked when anything else is needed.
+    """
+
+    def __init__(self, layer: PackedLinear) -> None:
+        self._layer = weakref.proxy(layer)  # no cycle: weights are freed with their model
+        shape = layer.out_features, layer.in_features
+        super().__init__(torch.empty(shape, dtype=layer.dtype, device="meta"))
+        self.device = layer.packed.device
+        del self.dense
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "dense":
+            self.dense = self._layer.unpacked()
+            return self.dense
+        return super().__getattr__(name)
+
+
 class Stack(Parameter):
     """A stack of matrices [experts, ...]; `form`: quantization of each (`Matrix.pack`)."""
 
@@ -143,10 +164,14 @@ def _replacement(parameter: Tensor, form: Format | None) -> Parameter | None:
 def replace_parameters(model: PreTrainedModel, form: Format | None = None) -> bool:
     """Replaces matrices, and stacks of them, in modules of a model's own code.
 
+    Matrices of packed linear layers are still found at `weight`, unless they are quantized.
     Experts are then multiplied one by one, each by the rows that chose it. With a `form`, stacks
     are quantized; single matrices are not, as they are routers' and small. Returns whether any was
     quantized.
     """
+    for module in model.modules():
+        if isinstance(module, PackedLinear) and module.form is None:
+            module.weight = LayerMatrix(module)
     replaced = has_quantized = False
     for module in filter(multiplies_itself, list(model.modules())):
         for name, parameter in list(module.named_parameters(recurse=False)):

@@ -178,12 +178,12 @@ def stacked(layers: Sequence[Linear]) -> Linear:
 def quantize(model: nn.Module, form: Format) -> None:
     """Quantizes, in place, linear layers and `Conv1D`s whose inputs are a multiple of MULTIPLE.
 
-    Routers stay unquantized, as does an embedding that shares its matrix with the head. The head
-    gets at least 8 bits, since every choice of a token depends on it.
+    Routers stay unquantized, with all layers in them, as does an embedding that shares its matrix
+    with the head. The head gets at least 8 bits, since every choice of a token depends on it.
     """
-    for parent in list(model.modules()):
+    for path, parent in list(model.named_modules()):
         for name, child in list(parent.named_children()):
-            if name in ROUTERS:
+            if not set(ROUTERS).isdisjoint((*path.split("."), name)):
                 continue
             layer = _quantized(child, FORMATS["w8a8"] if _is_small_head(name, form) else form)
             if layer is not None:

@@ -13,6 +13,7 @@ from transformers import (
     GPTNeoXConfig,
     GptOssConfig,
     HunYuanMoEV1Config,
+    LongcatFlashConfig,
     MistralConfig,
     MixtralConfig,
     OPTConfig,
@@ -28,6 +29,11 @@ from tests.support.toy_model import SIZES, llama_config
 
 WIDE: dict[str, Any] = {**SIZES, "pad_token_id": 1, "initializer_range": 0.3}
 OWN_HEADS: dict[str, Any] = {name: WIDE[name] for name in WIDE if name != "num_key_value_heads"}
+LATENT: dict[str, Any] = {
+    "q_lora_rank": 16, "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8,
+}  # fmt: skip
+NAMED_OTHERWISE = ("num_hidden_layers", "num_key_value_heads", "intermediate_size")
 EXPERTS: dict[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 2}
 # They cover different kinds of attention, positions and names of sizes, not all of transformers.
 FAMILIES: dict[str, PretrainedConfig] = {
@@ -63,7 +69,13 @@ FAMILIES: dict[str, PretrainedConfig] = {
     "hunyuan_v1_moe": HunYuanMoEV1Config(**WIDE, num_experts=4, moe_topk=2, head_dim=8),
     "deepseek_v3": DeepseekV3Config(
         **{**WIDE, "num_key_value_heads": 4}, moe_intermediate_size=24, n_routed_experts=4,
-        num_experts_per_tok=2, n_group=2, topk_group=1, q_lora_rank=16, kv_lora_rank=16,
-        qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=8,
+        num_experts_per_tok=2, n_group=2, topk_group=1, **LATENT,
+    ),
+    # Its router multiplies by the weights of a layer that we have replaced.
+    "longcat_flash": LongcatFlashConfig(
+        **{name: size for name, size in WIDE.items() if name not in NAMED_OTHERWISE}, **LATENT,
+        num_layers=1, ffn_hidden_size=48, expert_ffn_hidden_size=24, n_routed_experts=4,
+        zero_expert_num=2, moe_topk=2, head_dim=8,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
     ),
 }  # fmt: skip

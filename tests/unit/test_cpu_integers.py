@@ -237,12 +237,14 @@ def test_all_quantizable_linear_layers_are_quantized(form: Format) -> None:
             torch.testing.assert_close(model[name](x), before[name], rtol=tol, atol=tol)
 
 
-def test_lm_head_keeps_eight_bits() -> None:
-    model = nn.ModuleDict({"lm_head": nn.Linear(32, 8), "gate": nn.Linear(32, 8)})
+def test_lm_head_keeps_eight_bits_and_routers_all() -> None:
+    """Some routers are layers, others have one."""
+    router = nn.ModuleDict({"classifier": nn.Linear(32, 8)})
+    model = nn.ModuleDict({"lm_head": nn.Linear(32, 8), "gate": nn.Linear(32, 8), "router": router})
     quantize(model, FORMATS["w4a8"])
     assert isinstance(model["lm_head"], QuantizedLinear)
     assert model["lm_head"].format == FORMATS["w8a8"]
-    assert type(model["gate"]) is nn.Linear
+    assert type(model["gate"]) is type(router["classifier"]) is nn.Linear
 
 
 @pytest.mark.parametrize("quantization", FORMATS)

@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from draftloop.runtime import cpu_linear
 from draftloop.runtime.cpu_linear import PackedLinear, packable, replace_linears
+from draftloop.runtime.cpu_parameters import LayerMatrix
 from draftloop.runtime.quantization import FORMATS, Format, quantized
 from tests.support.matrices import random_layer, same_bits
 
@@ -253,6 +254,24 @@ def test_replace_linears_keeps_outputs_and_frees_old_weights() -> None:
     assert isinstance(model.head, PackedLinear)
     assert old() is None
     torch.testing.assert_close(model(tokens), before)
+
+
+@needs_kernel
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("outputs", [1, 13, 300])
+def test_code_may_multiply_by_the_weight_of_a_packed_layer(
+    dtype: torch.dtype, outputs: int
+) -> None:
+    """As LongCat-Flash's router does, in float32. Only the dtype is known without unpacking it."""
+    layer = nn.Linear(48, outputs).to(dtype)
+    matrix = LayerMatrix(packed_layer := PackedLinear(layer.weight, layer.bias))
+    assert (matrix.dtype, tuple(matrix.shape)) == (dtype, (outputs, 48))
+    assert "dense" not in vars(matrix)
+    assert torch.equal(packed_layer.unpacked(), layer.weight)
+    x = torch.randn(5, 48)
+    product = functional.linear(x, matrix.type(torch.float32))  # type: ignore[arg-type]
+    torch.testing.assert_close(product, functional.linear(x, layer.weight.float()))
+    torch.testing.assert_close(matrix[0], layer.weight[0])
 
 
 def test_linear_layers_stay_with_torch_without_llvmlite(monkeypatch: pytest.MonkeyPatch) -> None:
