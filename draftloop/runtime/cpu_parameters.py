@@ -164,10 +164,10 @@ def _replacement(parameter: Tensor, form: Format | None) -> Parameter | None:
 def replace_parameters(model: PreTrainedModel, form: Format | None = None) -> bool:
     """Replaces matrices, and stacks of them, in modules of a model's own code.
 
-    Matrices of packed linear layers are still found at `weight`, unless they are quantized.
     Experts are then multiplied one by one, each by the rows that chose it. With a `form`, stacks
-    are quantized; single matrices are not, as they are routers' and small. Returns whether any was
-    quantized.
+    are quantized; single matrices are not, as they are routers' and small. The matrix of a packed
+    linear layer is found at its `weight` again, unless it is quantized. Returns whether any stack
+    was quantized.
     """
     for module in model.modules():
         if isinstance(module, PackedLinear) and module.form is None:
