@@ -111,9 +111,8 @@ class LayerMatrix(Matrix):
 
     def __init__(self, layer: PackedLinear) -> None:
         self._layer = weakref.proxy(layer)  # no cycle: weights are freed with their model
-        shape = layer.out_features, layer.in_features
-        super().__init__(torch.empty(shape, dtype=layer.dtype, device="meta"))
-        self.device = layer.packed.device
+        one = torch.empty(1, dtype=layer.dtype)
+        super().__init__(one.expand(layer.out_features, layer.in_features))
         del self.dense
 
     def __getattr__(self, name: str) -> Any:

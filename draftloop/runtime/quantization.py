@@ -43,7 +43,8 @@ STEPS = (7.0, 7.5, 8.0, 8.5, 9.0, 9.5)
 ROWS_AT_A_TIME = 256  # outputs that are quantized together, so that they fit a cache
 MULTIPLE = 16  # the inputs must be a multiple of it, for the kernel of `cpu_linear`
 HEADS = ("lm_head", "embed_out")  # transformers' names
-ROUTERS = ("gate", "router")  # of experts: few bytes, but the choice of experts depends on them
+# Of experts: few bytes, but the choice of experts depends on them.
+ROUTERS = frozenset({"gate", "router"})
 SHARE = 1 / 128  # weights are multiplied by it, as float16 ends at 65,504
 
 
@@ -183,7 +184,7 @@ def quantize(model: nn.Module, form: Format) -> None:
     """
     for path, parent in list(model.named_modules()):
         for name, child in list(parent.named_children()):
-            if not set(ROUTERS).isdisjoint((*path.split("."), name)):
+            if not ROUTERS.isdisjoint((*path.split("."), name)):
                 continue
             layer = _quantized(child, FORMATS["w8a8"] if _is_small_head(name, form) else form)
             if layer is not None:
