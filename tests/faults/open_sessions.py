@@ -9,24 +9,17 @@ from contextlib import asynccontextmanager
 
 from draftloop.deadline import Deadline
 from draftloop.errors import Unavailable
-from draftloop.request import GenerationRequest, SamplingParameters
 from draftloop.rpc.channel import open_channel
-from draftloop.speculation import SPECULATIVE, Speculation
 from draftloop.tree import DraftBudget
 from orchestrator.drafter_session import DrafterSession
 from orchestrator.replicas import Replica, Replicas
 from orchestrator.terms import SessionTerms
 from protos import drafter_pb2_grpc, verifier_pb2_grpc
+from tests.support.generation_request import generation_request
 from tests.support.model_info import model_info
 
-PROMPT = (5, 6, 7)
-REQUEST = GenerationRequest(
-    request_id="one",
-    prompt=PROMPT,
-    sampling=SamplingParameters(),
-    max_tokens=8,
-    speculation=Speculation(strategy=SPECULATIVE),
-)
+REQUEST = generation_request(max_tokens=8)
+PROMPT = REQUEST.prompt
 TARGET = model_info(context_length=64)
 BUDGET = DraftBudget(max_nodes=4, max_depth=4)
 # A call that does not wait takes less than AT_ONCE_S even on a machine that pauses briefly. That is

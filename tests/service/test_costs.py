@@ -9,7 +9,6 @@ import pytest
 
 from draftloop.deadline import Deadline
 from draftloop.model_info import CostPoint
-from draftloop.request import GenerationRequest, SamplingParameters
 from draftloop.runtime.cost_curve import CostCurve
 from draftloop.speculation import FUSED, TOKEN_RECYCLING, FusedParameters, Speculation
 from orchestrator import deployment, discovery
@@ -26,6 +25,7 @@ from tests.service.sessions import (
     send_and_read,
     verify,
 )
+from tests.support.generation_request import generation_request
 from tests.support.model_info import model_info
 from tests.support.ports import quiet_port
 from tests.support.waiting import eventually
@@ -100,10 +100,7 @@ async def test_drafter_on_the_verifiers_machine_is_charged_to_all_requests(
 ) -> None:
     listen = [f"127.0.0.1:{quiet_port()}" for _ in range(2)]
     started = deployment_of(*listen)
-    request = GenerationRequest(
-        request_id="one", prompt=PROMPT, sampling=SamplingParameters(), max_tokens=4,
-        speculation=Speculation(strategy=FUSED),
-    )  # fmt: skip
+    request = generation_request(prompt=PROMPT, speculation=Speculation(strategy=FUSED))
     try:
         async with (
             serve_verifier(listen=listen[0]) as (_, verifier),
@@ -139,9 +136,6 @@ def test_successors_are_requested_when_forwards_are_slow(
     """Also if no other free source is on, or the request sets how much is drafted."""
     curve = () if forward_ns is None else (CostPoint(1, forward_ns),)
     monkeypatch.setattr(deployment.Deployment, "verifier", model_info(cost_curve=curve))
-    request = GenerationRequest(
-        request_id="one", prompt=PROMPT, sampling=SamplingParameters(), max_tokens=4,
-        speculation=speculation,
-    )  # fmt: skip
+    request = generation_request(prompt=PROMPT, speculation=speculation)
     generation = deployment_of("127.0.0.1:1", "").generation(request, Deadline())
     assert (generation.request.successors > 0) == recycles

@@ -9,8 +9,7 @@ import grpc
 import pytest
 
 from draftloop.deadline import Deadline
-from draftloop.request import GenerationRequest, SamplingParameters
-from draftloop.speculation import Speculation
+from draftloop.request import SamplingParameters
 from draftloop.tree import DraftBudget
 from orchestrator.clients import DrafterStream
 from orchestrator.replicas import Replica
@@ -18,6 +17,7 @@ from orchestrator.terms import SessionTerms
 from protos.drafter_pb2_grpc import DrafterStub
 from tests.service.conftest import FINGERPRINT, Start
 from tests.service.sessions import PROMPT, open_drafter, propose, sampling, send_and_read
+from tests.support.generation_request import generation_request
 from tests.support.model_info import model_info
 
 LENGTH = len(PROMPT)
@@ -60,12 +60,10 @@ async def test_drafter_receives_the_requests_stop_tokens(
 ) -> None:
     async with serve_drafter() as (channel, host):
         [end] = host.model.stop_token_ids
-        request = GenerationRequest(
-            request_id="one",
+        request = generation_request(
             prompt=PROMPT,
             sampling=SamplingParameters(logit_bias=((end, CERTAIN),)),
             max_tokens=8,
-            speculation=Speculation(strategy="speculative"),
             stop_token_ids=frozenset() if ignores else frozenset((end,)),
         )
         terms = SessionTerms(

@@ -10,7 +10,6 @@ import pytest
 import redis
 
 from draftloop.phrase import Phrase, PhraseAccess
-from draftloop.request import GenerationRequest, SamplingParameters
 from draftloop.speculation import Speculation
 from draftloop.tree import EMPTY_TREE, Verdict
 from phrase_store.index import warm_up
@@ -18,6 +17,7 @@ from phrase_store.log import LogOptions, list_namespaces
 from phrase_store.records import encode
 from phrase_store.session import PhraseSession
 from phrase_store.store import PhraseStore
+from tests.support.generation_request import generation_request
 from tests.support.phrases import CONTEXT, phrase, proposed_after
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import until
@@ -92,10 +92,7 @@ def test_requests_with_the_same_client_id_are_distinct(
     for store in replicas:
         assert store.namespace("m").wait_replayed(10)
     for number, store in enumerate(replicas):
-        request = GenerationRequest(
-            request_id="run", prompt=CONTEXT, sampling=SamplingParameters(), max_tokens=4,
-            speculation=Speculation(),
-        )  # fmt: skip
+        request = generation_request(request_id="run", prompt=CONTEXT, speculation=Speculation())
         learn_tokens(session(store, request.access("m"), publishes=True), 4 + number)
     until(lambda: [store.figures().received for store in replicas] == [1, 1])
 

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from draftloop.model_info import CostPoint
-from draftloop.request import GenerationRequest, SamplingParameters
-from draftloop.speculation import SPECULATIVE, Speculation
 from draftloop.tree import (
     EMPTY_TREE,
     Draft,
@@ -24,8 +22,10 @@ from orchestrator.figures import SpeculationFigures
 from orchestrator.loop import Generation
 from orchestrator.text import TextStream
 from orchestrator.tokenizer import Tokenizer
+from tests.support.generation_request import generation_request
 
-PROMPT = (5, 6, 7)
+REQUEST = generation_request(max_tokens=10)
+PROMPT = REQUEST.prompt
 TOKEN = 20
 FORWARDS: tuple[CostPoint, ...] = (CostPoint(1, 1000),)
 
@@ -105,16 +105,9 @@ def new_generation(
     tokenizer: Tokenizer, verifier: ScriptedVerifier, drafting: Drafting
 ) -> Generation:
     """A request for ten tokens after `PROMPT`, with drafts of at most four nodes."""
-    request = GenerationRequest(
-        request_id="one",
-        prompt=PROMPT,
-        sampling=SamplingParameters(),
-        max_tokens=10,
-        speculation=Speculation(strategy=SPECULATIVE),
-    )
     controller = WatchedController(max_nodes=4, verify_cost=VerifyCost(FORWARDS), fixed=True)
     return Generation(
-        request=request,
+        request=REQUEST,
         verifier=verifier,  # type: ignore[arg-type]
         drafting=drafting,
         controller=controller,

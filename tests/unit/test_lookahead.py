@@ -14,7 +14,6 @@ from draftloop.errors import InvalidInput
 from draftloop.lookahead import WINDOW_ESTIMATE, LookaheadParameters, LookaheadWindow
 from draftloop.model_info import CostPoint
 from draftloop.ngram_pool import NgramPool
-from draftloop.request import GenerationRequest, SamplingParameters
 from draftloop.speculation import LOOKAHEAD, Speculation
 from draftloop.tree import EMPTY_TREE, ROOT, DraftBudget, DraftTree, TokenSource, Verdict
 from draftloop.tree_builder import TreeBuilder
@@ -25,6 +24,7 @@ from orchestrator.costs import VerifyCost
 from orchestrator.deployment import Deployment
 from orchestrator.gains import Gain, SharedGain
 from orchestrator.sources import LookaheadSource
+from tests.support.generation_request import generation_request
 
 TEXT = list(range(40, 60))
 ROOM = {"max_depth": 100, "max_nodes": 1000}
@@ -260,11 +260,11 @@ def test_draft_ends_at_a_stop_token() -> None:
 
 
 async def test_lookahead_uses_the_requests_stop_tokens() -> None:
-    request = GenerationRequest(
-        request_id="one", prompt=(1, 2, 9, 3, 4, 1), sampling=SamplingParameters(), max_tokens=4,
+    request = generation_request(
+        prompt=(1, 2, 9, 3, 4, 1),
         speculation=Speculation(strategy=LOOKAHEAD, max_draft_tokens=60),
         stop_token_ids=frozenset({9}),
-    )  # fmt: skip
+    )
     deployment = Deployment(OrchestratorSettings())
     controller = Controller(max_nodes=60, verify_cost=VerifyCost((CostPoint(1, 1000),)), fixed=True)
     choice = DraftChoice(controller, Gain(SharedGain(deque([0.0]))))
