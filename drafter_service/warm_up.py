@@ -18,10 +18,14 @@ from draftloop.tree import DraftBudget, DraftTree, TokenSource, Verdict
 
 PROMPT = (0, 0)
 OFFER = DraftTree.chain((0,), TokenSource.PHRASE)
+BUDGET = DraftBudget(max_nodes=2, max_depth=2)
 
 
 def warm_up(model: LanguageModel) -> Task[None]:
-    """A task for the engine: two drafts, one by separate forwards, one in a single call."""
+    """A task for the engine: drafts, first by separate forwards, then each in a single call.
+
+    The second draft of a session follows the text to a node of the first one.
+    """
     request = SessionRequest(
         session_id="warm-up",
         token_ids=PROMPT,
@@ -37,8 +41,11 @@ def warm_up(model: LanguageModel) -> Task[None]:
             )
             strategy = Fused(session)
             strategy.offer(OFFER)
-            tree = yield from strategy.propose(DraftBudget(max_nodes=2, max_depth=2))
-            strategy.observe(tree.token_ids[:1], Verdict((), tree.token_ids[:1], 0))
+            strategy.economy.pays(1.0, BUDGET)
+            token_ids = (yield from strategy.propose(BUDGET)).token_ids[:1]
+            session.commit(token_ids, len(PROMPT) + len(token_ids))
+            strategy.observe(token_ids, Verdict((), token_ids, 0))
+            yield from strategy.propose(BUDGET)
             slot.truncate(0)
     finally:
         model.cache.release(slot)

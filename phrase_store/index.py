@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import NamedTuple
@@ -26,8 +27,11 @@ HALF_LIFE_TOKENS = 2_000_000
 PREDICTED_WEIGHT = 0.5
 # Phrases inserted under one lock, which a lookup may have to wait for: some 100 microseconds.
 BATCH = 256
-# Words per memory page, and words of a table that are touched under one lock.
+# Words per memory page, and words of a table that are touched under one lock: a huge page.
 PAGE_WORDS, TOUCHED_WORDS = 1 << 10, 1 << 19
+# Pause of a thread that takes the lock many times in a row: without it, the thread would have it
+# again before anybody who waits for it is awake.
+PAUSE_S = 0.00002
 
 _ONE = np.ones(1)
 _NO_LOCK = contextlib.nullcontext()
@@ -119,7 +123,8 @@ class PhraseIndex:
                 if self.table.words is not words:
                     return
                 part = words[start : start + TOUCHED_WORDS : PAGE_WORDS]
-                part[:] = part
+                np.bitwise_or(part, 0, out=part)  # numpy skips `part[:] = part`
+            time.sleep(PAUSE_S)
 
     def _exchange(self, words: counts.Words) -> None:
         self.table = self.table._replace(words=words)

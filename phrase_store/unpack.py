@@ -18,13 +18,12 @@ from draftloop.phrase import MAX_CONTEXT, MAX_PHRASE_TOKENS, Phrase
 from draftloop.runtime.compiling import compiled
 from phrase_store import records
 from phrase_store.counts import Integers, Totals
-from phrase_store.index import PREDICTED_WEIGHT, PhraseIndex
+from phrase_store.index import PAUSE_S, PREDICTED_WEIGHT, PhraseIndex
 from phrase_store.records import Batch
 
 REFUSED = 0  # in place of the kind of a record that is foreign, damaged, truncated or too new
-# Runs counted under one lock, and the pause after them, in which waiting lookups get the index.
+# Runs counted under one lock.
 COUNTED_AT_ONCE = 128
-PAUSE_S = 0.00002
 
 _VERSION, _NARROW, _WIDE, _CLEARED = (
     records.VERSION, records.NARROW, records.WIDE, records.CLEARED
@@ -221,7 +220,7 @@ def count_into(index: PhraseIndex, runs: Runs) -> None:
         end = min(begin + COUNTED_AT_ONCE, weights.size)
         index.count(runs.text, runs.starts, runs.contexts, weights, begin, end)
         if end < weights.size:
-            time.sleep(PAUSE_S)  # without a pause, this thread would take the lock again at once
+            time.sleep(PAUSE_S)
 
 
 def warm_up() -> None:

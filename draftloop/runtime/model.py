@@ -276,10 +276,16 @@ class LanguageModel:
         ]
         for sampler in samplers:
             sampler.best(logits, [0], [[]])
-        if self.prepared is not None:
-            slot = self.acquire()
-            forward = Forward(self, slot, (0,), (0,), (ROOT,))
-            self.prepared.verify(forward, samplers[0].noise(1, 2), ChoiceSettings(1.0, 1))
+        slot = self.acquire()
+        try:
+            if self.prepared is not None:
+                forward = Forward(self, slot, (0,), (0,), (ROOT,))
+                self.prepared.verify(forward, samplers[0].noise(1, 2), ChoiceSettings(1.0, 1))
+                slot.truncate(0)
+            slot.branch((0,), (ROOT,))
+            slot.keep((0,))
+            slot.advance((0,))
+        finally:
             self.cache.release(slot)
 
     def measure_costs(self) -> None:

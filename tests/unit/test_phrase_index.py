@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
 import random
-import subprocess
-import sys
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -25,11 +20,11 @@ from phrase_store.counts import MAX_CONTINUATIONS, WAYS
 from phrase_store.index import Grown, PhraseIndex, grow, warm_up
 from phrase_store.session import PhraseSession
 from phrase_store.stops import stops_of
+from tests.support.fresh_process import output_of
 
 VOCABULARY = 6
 MIB = 1 << 20
 AMPLE = DraftBudget(max_nodes=8, max_depth=8)
-ROOT_FOLDER = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -315,18 +310,6 @@ def test_text_in_pieces_gives_the_same_index(text: list[int], cut: int) -> None:
     assert grown_draft(text, own=whole) == grown_draft(text, own=pieces)
 
 
-def test_clear_does_not_reallocate_released_memory() -> None:
-    index = new_index([1, 2, 3])
-
-    class ReleasingLock(contextlib.nullcontext[None]):
-        def __enter__(self) -> None:
-            index.table = index.table._replace(words=index.table.words[:0])
-
-    index.lock = ReleasingLock()  # type: ignore[assignment]
-    index.clear()
-    assert index.bytes == 0
-
-
 def test_prompt_lookup_copies_from_an_earlier_occurrence() -> None:
     """With a single branch and own text only, the index is prompt lookup."""
     text = [*range(50), 10, 11, 12]
@@ -354,47 +337,7 @@ def sample() -> str:
     return repr(grown_draft(text, shared=new_index(text, max_bytes=16384), nodes=16))
 
 
-def run_fresh(code: str, **environment: str) -> str:
-    run = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=ROOT_FOLDER,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert run.returncode == 0, run.stderr
-    return run.stdout.strip()
-
-
 @pytest.mark.parametrize("seed", ["0", "1"])
 def test_another_process_makes_the_same_draft(seed: str) -> None:
     """Replicas that read the same log agree: nothing depends on Python's hash()."""
-    assert run_fresh(FRESH, PYTHONHASHSEED=seed) == sample()
-
-
-MILLION = """
-import numpy, psutil
-from draftloop.phrase import Phrase
-from phrase_store.index import PhraseIndex, warm_up
-warm_up()
-def insert(count):
-    numbers = numpy.random.default_rng(count)
-    for _ in range(count // 1000):
-        rows = numbers.integers(0, 1 << 31, (1000, 3)).tolist()
-        index.insert([Phrase((a, b), (c,)) for a, b, c in rows])
-index = PhraseIndex(max_bytes=1 << 12)
-insert(5000)
-process = psutil.Process()
-before = process.memory_info().rss
-index = PhraseIndex(max_bytes=16 << 20)
-insert(1_000_000)
-assert index.evictions > 0
-print(process.memory_info().rss - before)
-"""
-
-
-def test_a_million_inserts_stay_within_the_budget() -> None:
-    slack = 4 * MIB
-    assert new_index(max_bytes=16 * MIB).bytes <= 16 * MIB
-    assert int(run_fresh(MILLION)) <= 16 * MIB + slack
+    assert output_of(FRESH, PYTHONHASHSEED=seed) == sample()
