@@ -33,6 +33,8 @@ from tests.contract.repository import ROOT
 from tests.contract.written_page import WrittenPage
 
 FOLDER = "../benchmarks/results"
+# Records: of all methods; at temperature 0.7; with the larger draft model.
+MAIN, COLDER, LARGER = "amx", "amx-t07", "amx-large"
 CODE = ("completion", "editing", "agent")  # workloads without instructions
 # The methods that the README compares; the page of results has the others.
 FIRST = (
@@ -63,7 +65,7 @@ def beside_servers(record: str, rate: str = OF_ONE_REQUEST) -> Paragraphs:
 
 def readme_cpu() -> list[str]:
     """The README's methods at 300M."""
-    speeds = Speeds.measured("zen5", "300M")
+    speeds = Speeds.measured(MAIN, "300M")
     means = [mean("mean", speeds, [SAMPLED]), mean("greedy: mean", speeds, [GREEDY])]
     columns = [*by_workload(speeds, SAMPLED), *means]
     return [speed_table(columns, FIRST)]
@@ -77,14 +79,14 @@ def gpu(*notes: str) -> Paragraphs:
 
 def low_temperature() -> list[str]:
     """Speeds at temperature 0.7."""
-    columns = by_workload(Speeds.measured("zen5-t07", "300M"), 0.7, CODE)
-    return [speed_table(columns), provenance("zen5-t07", FOLDER)]
+    columns = by_workload(Speeds.measured(COLDER, "300M"), 0.7, CODE)
+    return [speed_table(columns), provenance(COLDER, FOLDER)]
 
 
 def larger_draft_model() -> list[str]:
     """The small and the larger draft model side by side."""
-    small = Speeds.measured("zen5", "300M", prompts_of="zen5-large")
-    large = Speeds.measured("zen5-large", "300M-large")
+    small = Speeds.measured(MAIN, "300M", prompts_of=LARGER)
+    large = Speeds.measured(LARGER, "300M-large")
     columns = [
         column
         for workload in MAIN_WORKLOADS
@@ -93,7 +95,7 @@ def larger_draft_model() -> list[str]:
             Column("larger", large, ((workload, SAMPLED),)),
         )
     ]
-    return [speed_table(columns, IN_A_ROW), provenance("zen5-large", FOLDER)]
+    return [speed_table(columns, IN_A_ROW), provenance(LARGER, FOLDER)]
 
 
 def expensive_drafts() -> list[str]:
@@ -148,18 +150,18 @@ def structured_outputs() -> list[str]:
 RESULTS = WrittenPage(
     ROOT / "docs" / "results.md",
     {
-        "speed at 300M": matrix("zen5", "300M"),
+        "speed at 300M": matrix(MAIN, "300M"),
         "speed at 1B": matrix("zen5-1B", "1B"),
-        "speed of the bundled pair": matrix("zen5", "bundled"),
+        "speed of the bundled pair": matrix(MAIN, "bundled"),
         "speed on a GPU": gpu(provenance("cuda", FOLDER)),
-        "beside the best at 300M": lambda: [against_best("zen5", "300M")],
-        "beside the best of the bundled pair": lambda: [against_best("zen5", "bundled")],
+        "beside the best at 300M": lambda: [against_best(MAIN, "300M")],
+        "beside the best of the bundled pair": lambda: [against_best(MAIN, "bundled")],
         "beside the best at 1B": lambda: [against_best("zen5-1B", "1B")],
         "beside llama.cpp": beside_servers("servers-16bit"),
         "beside llama.cpp, quantized": beside_servers("servers-quantized"),
         "beside llama.cpp, four at a time": beside_servers("servers-four", TOGETHER),
         "beside vLLM": beside_servers("servers-float32"),
-        "overheads": lambda: [overheads("zen5", ["300M", "bundled"])],
+        "overheads": lambda: [overheads(MAIN, ["300M", "bundled"])],
         "temperature 0.7": low_temperature,
         "larger draft model": larger_draft_model,
         "price of draft forwards": expensive_drafts,

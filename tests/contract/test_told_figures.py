@@ -10,6 +10,7 @@ from typing import Any
 from benchmarks.speeds import read_record
 from benchmarks.summaries import server_rates
 from tests.contract.repository import ROOT, prose
+from tests.contract.results_pages import COLDER, LARGER, MAIN
 
 DOCS = ROOT / "docs"
 NUMBERS = {
@@ -39,7 +40,7 @@ def test_tokens_per_round_where_the_output_repeats_its_input() -> None:
     measured = [
         round(row["tokens_per_round"])
         for temperature in (0.8, 0.0)
-        for row in rows("zen5", "300M", temperature)
+        for row in rows(MAIN, "300M", temperature)
         if (row["workload"], row["method"]) == ("editing", "fused warm")
     ]
     assert [NUMBERS[word] for word in words] == measured
@@ -50,7 +51,7 @@ def test_forward_times_of_the_larger_draft_model() -> None:
         DOCS / "results.md", r"take (\S+) to (\S+) ms a round instead of (\S+) to ([\d.]+),"
     )
     measured = []
-    for record, profile in (("zen5-large", "300M-large"), ("zen5", "300M")):
+    for record, profile in ((LARGER, "300M-large"), (MAIN, "300M")):
         drafts = [
             row["round_ms"]["draft_forward"]
             for row in rows(record, profile, 0.8)
@@ -62,10 +63,10 @@ def test_forward_times_of_the_larger_draft_model() -> None:
 
 def test_slowdown_of_ouroboros_in_the_services() -> None:
     (percent,) = match_groups(
-        DOCS / "strategies.md", r"virtual time and (\d+) % in the services \(Zen 5"
+        DOCS / "strategies.md", r"virtual time and (\d+) % in the services \(AMX"
     )
     lost = []
-    for record, temperature in (("zen5", 0.8), ("zen5-t07", 0.7)):
+    for record, temperature in ((MAIN, 0.8), (COLDER, 0.7)):
         speeds = {
             (row["workload"], row["method"]): row["together"]
             for row in rows(record, "300M", temperature)
@@ -83,7 +84,7 @@ def test_forward_times_in_the_larger_draft_models_card() -> None:
         ROOT / "models" / "cards" / "drafter-large.md", r"it takes (\w+) to (\w+) times"
     )
     ratios = []
-    for larger, smaller in (("zen5-large", "zen5"), ("zen4-large", "zen4")):
+    for larger, smaller in ((LARGER, MAIN), ("zen5-large", "zen5"), ("zen4-large", "zen4")):
         of_larger, of_smaller = (
             read_record(record)["profiles"][profile]["drafter"]["forward_ms_by_tokens"]
             for record, profile in ((larger, "300M-large"), (smaller, "300M"))
