@@ -24,12 +24,14 @@ BUDGET = DraftBudget(max_nodes=2, max_depth=2)
 def warm_up(model: LanguageModel) -> Task[None]:
     """A task for the engine: drafts, first by separate forwards, then each in a single call.
 
-    The second draft of a session follows the text to a node of the first one.
+    The second draft of a session follows the text to a node of the first one, which was extended
+    ahead of the text.
     """
+    prompt = PROMPT[: model.context_length]
     request = SessionRequest(
         session_id="warm-up",
-        token_ids=PROMPT,
-        prompt_length=len(PROMPT),
+        token_ids=prompt,
+        prompt_length=len(prompt),
         sampling=SamplingParameters(temperature=1.0),
         strategy=FUSED,
     )
@@ -37,13 +39,14 @@ def warm_up(model: LanguageModel) -> Task[None]:
     try:
         for alone in (False, True):
             session = DrafterSession(
-                model, slot, request, len(PROMPT), is_alone=partial(bool, alone)
+                model, slot, request, len(prompt), is_alone=partial(bool, alone)
             )
             strategy = Fused(session)
             strategy.offer(OFFER)
             strategy.economy.pays(1.0, BUDGET)
             token_ids = (yield from strategy.propose(BUDGET)).token_ids[:1]
-            session.commit(token_ids, len(PROMPT) + len(token_ids))
+            yield from strategy.draft_ahead(iter((True, True, False)).__next__)
+            session.commit(token_ids, len(prompt) + len(token_ids))
             strategy.observe(token_ids, Verdict((), token_ids, 0))
             yield from strategy.propose(BUDGET)
             slot.truncate(0)

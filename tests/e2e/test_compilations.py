@@ -29,6 +29,7 @@ def test_no_request_waits_for_a_compilation(
     paths = [str(RECORDER), *filter(None, [os.environ.get("PYTHONPATH")])]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
     monkeypatch.setenv("COMPILATIONS", str(record))
+    monkeypatch.setenv("DRAFTLOOP_DRAFTER_DRAFT_AHEAD", "on")  # as on GPUs
     config = StackConfig(
         port=0, http_port=None, drafter_port=0, verifier_port=0, start_timeout_s=240
     )

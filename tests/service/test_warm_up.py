@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from pathlib import Path
 
 import grpc
 import pytest
@@ -13,6 +14,7 @@ from drafter_service.config import DrafterSettings
 from drafter_service.strategies import STRATEGIES
 from drafter_service.warm_up import warm_up
 from draftloop.rpc.server import RoleServer
+from draftloop.runtime.engine import Engine
 from draftloop.runtime.forward import Task
 from draftloop.runtime.model import LanguageModel
 from draftloop.runtime.service import ModelHost
@@ -21,6 +23,7 @@ from protos.drafter_pb2 import DrafterInfoRequest
 from protos.drafter_pb2_grpc import DrafterStub
 from tests.service.conftest import SMALL
 from tests.service.sessions import open_drafter, send_and_read
+from tests.support.toy_model import load_model, save_model
 
 
 async def test_drafter_accepts_sessions_only_when_warm() -> None:
@@ -61,3 +64,15 @@ async def test_drafter_accepts_sessions_only_when_warm() -> None:
     await server.server.stop(0)
     await host.stop()
     store.close()
+
+
+@pytest.mark.parametrize("limits", [
+    {"context_length": 1}, {"context_length": 2}, {"context_length": 3}, {"max_draft_nodes": 1},
+], ids=str)  # fmt: skip
+def test_drafter_with_small_limits_can_start(tmp_path: Path, limits: dict[str, int]) -> None:
+    engine, model = Engine(), load_model(save_model(tmp_path), **limits)
+    try:
+        engine.submit(warm_up(model)).result()
+    finally:
+        engine.stop()
+    assert model.cache.used_rows == 0
