@@ -55,10 +55,15 @@ def warm_up(model: LanguageModel) -> Task[None]:
 
 
 def main(folder: str) -> None:
-    """Compiles ahead of time, for instance into a container image, with the model in `folder`."""
+    """Compiles what drafters and verifiers need, for instance into a container image.
+
+    `folder`: a model, which may be any.
+    """
     engine = Engine()
     try:
-        engine.submit(warm_up(LanguageModel(ModelOptions(folder=Path(folder))))).result()
+        model = LanguageModel(ModelOptions(folder=Path(folder)))
+        engine.call(model.warm_up).result()
+        engine.submit(warm_up(model)).result()
     finally:
         engine.stop()
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import parent_process
 from multiprocessing.process import BaseProcess
@@ -21,6 +23,7 @@ import torch.multiprocessing as mp
 from torch import Tensor
 from torch.multiprocessing.spawn import spawn
 
+from draftloop.runtime.vector_unit import vector_unit
 from models import attention
 from models.checkpoint import Checkpoint
 from models.muon import share_out, update
@@ -153,12 +156,25 @@ def work(rank: int, setting: Setting, phase: Phase, state: Checkpoint, shared: S
     """Body of one worker process, with a single thread."""
     end_with_parent()
     torch.set_num_threads(1)
-    torch.set_float32_matmul_precision("medium")  # oneDNN's own float32 beats MKL's on AMD
+    unit = vector_unit()
+    if unit is None or not unit.tiles:  # with AMX, it would round the factors to bfloat16
+        torch.set_float32_matmul_precision("medium")  # oneDNN's own float32 beats MKL's on AMD
     state.model.set_attn_implementation(attention.NAME)
     state.model.train()
     Worker(rank, setting, phase, state, shared).run()
     if rank == 0:
         state.save(setting.file)
+
+
+@contextmanager
+def own_settings() -> Iterator[None]:
+    """Restores torch's settings, which `work` changes, for a worker without a process."""
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_float32_matmul_precision(precision)
 
 
 def run_phase(setting: Setting, phase: Phase, state: Checkpoint) -> Checkpoint:
@@ -173,7 +189,8 @@ def run_phase(setting: Setting, phase: Phase, state: Checkpoint) -> Checkpoint:
         barrier=context.Barrier(workers),
     )
     if workers == 1:
-        work(0, setting, phase, state, shared)
+        with own_settings():
+            work(0, setting, phase, state, shared)
     else:
         share_memory(state)
         shared.gradients.share_memory_()

@@ -62,6 +62,14 @@ def test_accelerator_takes_the_same_steps_as_a_cpu_process(tmp_path: Path) -> No
     assert (tmp_path / "gpu.jsonl").exists()
 
 
+def test_run_in_this_process_leaves_torchs_settings(tmp_path: Path) -> None:
+    """With AMX, torch would round the factors of all later float32 products to bfloat16."""
+    chosen = setting(tmp_path / "run.pt")
+    before = torch.get_float32_matmul_precision(), torch.get_num_threads()
+    team.run_phase(chosen, chosen.schedule.phases[0], Checkpoint.begun(build(SMALL, seed=0)))
+    assert (torch.get_float32_matmul_precision(), torch.get_num_threads()) == before
+
+
 def test_resumed_run_continues_with_the_remaining_windows(tmp_path: Path) -> None:
     chosen = setting(tmp_path / "run.pt")
     state = Checkpoint.begun(build(SMALL, seed=0))
