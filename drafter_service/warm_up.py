@@ -43,9 +43,10 @@ def warm_up(model: LanguageModel) -> Task[None]:
             )
             strategy = Fused(session)
             strategy.offer(OFFER)
-            strategy.economy.pays(1.0, BUDGET)
+            strategy.economy.pays(1.0, BUDGET)  # chains ask it themselves
             token_ids = (yield from strategy.propose(BUDGET)).token_ids[:1]
-            yield from strategy.draft_ahead(iter((True, True, False)).__next__)
+            steps = iter((True, True, False))  # continue, continue, end
+            yield from strategy.draft_ahead(steps.__next__)
             session.commit(token_ids, len(prompt) + len(token_ids))
             strategy.observe(token_ids, Verdict((), token_ids, 0))
             yield from strategy.propose(BUDGET)

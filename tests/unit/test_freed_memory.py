@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import subprocess
 import sys
 
 import pytest
 import torch
 
 from draftloop.runtime import freed_memory, memory_left
+from tests.support.fresh_process import output_of
 
 GPU = torch.device("cuda")
 PROGRAM = """
@@ -41,10 +41,7 @@ print(before - resident())
     reason="this C library returns freed memory in its own time",
 )
 def test_freed_memory_is_returned_to_the_system() -> None:
-    process = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert int(process.stdout) > 100 << 20
+    assert int(output_of(PROGRAM)) > 100 << 20
 
 
 class FakeGpu:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +18,7 @@ from draftloop.model_info import (
     require_model_folder,
     vocabulary_fingerprint,
 )
+from tests.support.fresh_process import output_of
 from tests.support.model_info import model_info
 
 INFO = model_info(vocabulary_size=8, parameters=100, max_draft_nodes=4, instance_id="one")
@@ -171,9 +170,8 @@ def test_processor_id_is_the_same_in_all_processes(
 ) -> None:
     # A processor's id is the same in all processes of a machine, and differs on another machine.
     script = "from draftloop.processor import processor_id; print(processor_id('cpu'))"
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     local = processor.processor_id("cpu")
-    assert run.stdout.strip() == local != processor.processor_id("GPU-1")
+    assert output_of(script) == local != processor.processor_id("GPU-1")
     assert len(local) == 16 and int(local, 16)
     monkeypatch.setattr(processor, "BOOT_ID", Path("/nowhere"))
     other_boot = processor.processor_id("cpu")
