@@ -11,7 +11,8 @@ import grpc
 from draftloop import __version__
 from draftloop.deadline import Deadline
 from draftloop.logprobs import TokenLogprobs
-from draftloop.request import check_token_ids
+from draftloop.model_info import ModelInfo
+from draftloop.request import check_length, check_token_count, check_token_ids
 from draftloop.rpc import convert
 from draftloop.rpc.convert_generation import PHRASE_STORE, PLAIN_FIGURES, TIMINGS
 from draftloop.rpc.fields import field_values
@@ -146,9 +147,17 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         caller: Caller,
     ) -> Generation:
         deadline = Deadline.after(context.time_remaining())
-        requested = convert.parameters_from_pb(parameters)
         async with preparing(deadline):
+            _check_counts(parameters, self._deployment.verifier)
+            requested = convert.parameters_from_pb(parameters)
             return await self._front.generation(requested, deadline, caller)
+
+
+def _check_counts(parameters: pb.GenerationParameters, model: ModelInfo) -> None:
+    """Raises InvalidInput for more token ids than fit, before millions of them are converted."""
+    check_length("tokens.ids", len(parameters.tokens.ids), model.context_length)
+    for name in ("stop_token_ids", "allowed_token_ids"):
+        check_token_count(name, len(getattr(parameters, name)), model.vocabulary_size)
 
 
 def _summary(generation: Generation) -> pb.GenerationSummary:

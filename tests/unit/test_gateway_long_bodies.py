@@ -10,7 +10,9 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from draftloop.errors import InvalidInput
+from draftloop.metrics import REGISTRY
 from draftloop.request import check_biases, check_token_ids
+from draftloop.rpc import convert
 from orchestrator.front import Front
 from orchestrator.gateway import parameters, prompts
 from orchestrator.gateway.chat_template import ChatTemplate
@@ -129,10 +131,47 @@ async def test_many_tokens_are_decoded_off_the_event_loop(decode_calls: Recorded
     assert decode_calls == [(MANY, False)] * 2
 
 
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        ("tokens.ids", pb.GenerationParameters(tokens=pb.TokenIds(ids=[5] * MANY))),
+        ("stop_token_ids", pb.GenerationParameters(text="a", stop_token_ids=[5] * MANY)),
+        ("allowed_token_ids", pb.GenerationParameters(text="a", allowed_token_ids=[5] * MANY)),
+    ],
+)
+async def test_too_many_token_ids_over_grpc_are_refused_without_conversion(
+    field: str, message: pb.GenerationParameters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    converted: list[Any] = []
+    monkeypatch.setattr(convert, "parameters_from_pb", converted.append)
+    async with gateway() as (_, deployment):
+        servicer: Any = GenerationServicer(Front(deployment))
+        with pytest.raises(InvalidInput) as caught:
+            request = pb.GenerateOnceRequest(parameters=message)
+            await servicer.GenerateOnce(request, FakeContext())
+    assert caught.value.field == field and not converted
+
+
+async def test_grpc_request_that_cannot_be_converted_counts_as_refused() -> None:
+    name, labels = "draftloop_request_failure_total", {"reason": "invalid_input"}
+    before = REGISTRY.get_sample_value(name, labels)
+    speculation = pb.SpeculationParameters(phrases=99)  # type: ignore[arg-type]
+    parameters = pb.GenerationParameters(text="a", speculation=speculation)
+    request = pb.GenerateOnceRequest(parameters=parameters)
+    async with gateway() as (_, deployment):
+        servicer: Any = GenerationServicer(Front(deployment))
+        with pytest.raises(InvalidInput, match=r"^speculation\.phrases"):
+            await servicer.GenerateOnce(request, FakeContext())
+    assert before is not None and REGISTRY.get_sample_value(name, labels) == before + 1
+
+
 class FakeContext:
     """The context of a gRPC call."""
 
     def invocation_metadata(self) -> None:
+        return None
+
+    def time_remaining(self) -> None:
         return None
 
 
