@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -246,6 +246,12 @@ def check_token_count(field_name: str, count: int, vocabulary_size: int) -> None
     if count > vocabulary_size:
         rule = f"must have at most {vocabulary_size} entries, one for each token"
         raise InvalidInput(field_name, rule, f"{count} entries")
+
+
+def check_token_counts(vocabulary_size: int, **fields: Sized | None) -> None:
+    """`check_token_count` for fields that list tokens, before they are converted or copied."""
+    for name, entries in fields.items():
+        check_token_count(name, len(entries or ()), vocabulary_size)
 
 
 def check_biases(biases: Sequence[tuple[int, float]], vocabulary_size: int) -> None:

@@ -12,7 +12,7 @@ from draftloop import __version__
 from draftloop.deadline import Deadline
 from draftloop.logprobs import TokenLogprobs
 from draftloop.model_info import ModelInfo
-from draftloop.request import check_length, check_token_count, check_token_ids
+from draftloop.request import check_length, check_token_counts, check_token_ids
 from draftloop.rpc import convert
 from draftloop.rpc.convert_generation import PHRASE_STORE, PLAIN_FIGURES, TIMINGS
 from draftloop.rpc.fields import field_values
@@ -156,8 +156,12 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
 def _check_counts(parameters: pb.GenerationParameters, model: ModelInfo) -> None:
     """Raises InvalidInput for more token ids than fit, before millions of them are converted."""
     check_length("tokens.ids", len(parameters.tokens.ids), model.context_length)
-    for name in ("stop_token_ids", "allowed_token_ids"):
-        check_token_count(name, len(getattr(parameters, name)), model.vocabulary_size)
+    check_token_counts(
+        model.vocabulary_size,
+        logit_bias=parameters.sampling.logit_bias,
+        stop_token_ids=parameters.stop_token_ids,
+        allowed_token_ids=parameters.allowed_token_ids,
+    )
 
 
 def _summary(generation: Generation) -> pb.GenerationSummary:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from draftloop import __version__
 from draftloop.deadline import Deadline
 from draftloop.errors import InvalidInput, Unavailable
-from draftloop.request import GenerationParameters, SamplingParameters, check_token_count
+from draftloop.request import GenerationParameters, SamplingParameters, check_token_counts
 from orchestrator.access import Caller
 from orchestrator.ending import Shutdown
 from orchestrator.front import Front
@@ -44,7 +44,6 @@ from orchestrator.loop import Generation
 from orchestrator.metrics import counting_refusals
 
 TIMEOUT_HEADER = "x-request-timeout"
-TOKEN_ID_FIELDS = ("logit_bias", "stop_token_ids", "allowed_token_ids")  # fields with token ids
 
 
 class Gateway:
@@ -174,9 +173,12 @@ class Gateway:
         if prompts * (body.n or 1) > limit:
             raise InvalidInput("n", f"must be at most {limit // prompts} here", body.n)
         self.front.count_requests(caller, prompts * (body.n or 1))
-        size = self.front.deployment.verifier.vocabulary_size
-        for name in TOKEN_ID_FIELDS:  # before each choice gets a copy
-            check_token_count(name, len(getattr(body, name) or ()), size)
+        check_token_counts(  # before each choice gets a copy
+            self.front.deployment.verifier.vocabulary_size,
+            logit_bias=body.logit_bias,
+            stop_token_ids=body.stop_token_ids,
+            allowed_token_ids=body.allowed_token_ids,
+        )
         return caller
 
     async def _work(

@@ -27,6 +27,7 @@ from orchestrator.tokenizer import Tokenizer
 from protos import generation_pb2 as pb
 from protos import generation_pb2_grpc
 from tests.support.gateway import Described, gateway
+from tests.support.grpc_context import FakeContext
 from tests.support.model_info import model_info
 from tests.support.waiting import eventually
 
@@ -220,23 +221,13 @@ def read_times(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return times
 
 
-class Call:
-    """The context of a gRPC call whose client waits a minute."""
-
-    def invocation_metadata(self) -> None:
-        return None
-
-    def time_remaining(self) -> float:
-        return LONG_S
-
-
 async def test_time_limit_includes_reading_the_request(
     read_times: list[float], deadlines: list[Deadline]
 ) -> None:
     async with gateway() as (_, deployment):
         servicer: Any = GenerationServicer(Front(deployment))
         with pytest.raises(Unavailable):  # there is no verifier
-            await servicer.GenerateOnce(grpc_request(), Call())
+            await servicer.GenerateOnce(grpc_request(), FakeContext(seconds=LONG_S))
     (started,), (deadline,) = read_times, deadlines
     assert deadline.at is not None and deadline.at < started + LONG_S
 

@@ -16,6 +16,7 @@ from orchestrator.servicer import GenerationServicer
 from orchestrator.tokenizer import Tokenizer
 from protos import generation_pb2 as pb
 from tests.support.gateway import Described, gateway
+from tests.support.grpc_context import FakeContext
 
 KEY = new_key()
 CHAT = [{"role": "user", "content": "hello"}]
@@ -77,16 +78,6 @@ async def test_every_choice_of_every_prompt_counts_against_the_rate(limited: Lim
     assert (await client.post("/tokenize", json={"prompt": "a"})).status_code == 429
 
 
-class FakeContext:
-    """The context of a gRPC call with the key."""
-
-    def invocation_metadata(self) -> list[tuple[str, str]]:
-        return [("authorization", f"Bearer {KEY}")]
-
-    def time_remaining(self) -> None:
-        return None
-
-
 @pytest.mark.parametrize("name", ["Generate", "GenerateOnce", "Tokenize", "Detokenize"])
 async def test_grpc_requests_count_against_the_rate(
     limited: Limited, monkeypatch: pytest.MonkeyPatch, name: str
@@ -102,7 +93,7 @@ async def test_grpc_requests_count_against_the_rate(
     }
 
     async def ask() -> None:
-        answer = getattr(servicer, name)(requests[name], FakeContext())
+        answer = getattr(servicer, name)(requests[name], FakeContext(KEY))
         if name == "Generate":
             await anext(answer)
         else:

@@ -22,12 +22,15 @@ from orchestrator.gateway.size import is_large
 from orchestrator.servicer import GenerationServicer
 from orchestrator.tokenizer import Tokenizer
 from protos import generation_pb2 as pb
+from protos.speculation_pb2 import SamplingParameters
 from tests.support.gateway import gateway
+from tests.support.grpc_context import FakeContext
 
 REFUSED = {"temperature": -1}  # refused once the prompt has been read
 MANY = 100_000
 MESSAGE = {"role": "user", "content": ""}
 CHATS: list[tuple[int, dict[str, Any]]] = [(1, {}), (3000, {}), (1, {"a": [[]] * MANY})]
+MANY_BIASES = SamplingParameters(logit_bias=dict.fromkeys(range(MANY), 1.0))
 LARGE: list[Any] = ["a" * 100, ["", "", "", ""], {"a": {"b": "c"}}, [[[[]]]]]
 
 
@@ -135,6 +138,7 @@ async def test_many_tokens_are_decoded_off_the_event_loop(decode_calls: Recorded
     ("field", "message"),
     [
         ("tokens.ids", pb.GenerationParameters(tokens=pb.TokenIds(ids=[5] * MANY))),
+        ("logit_bias", pb.GenerationParameters(text="a", sampling=MANY_BIASES)),
         ("stop_token_ids", pb.GenerationParameters(text="a", stop_token_ids=[5] * MANY)),
         ("allowed_token_ids", pb.GenerationParameters(text="a", allowed_token_ids=[5] * MANY)),
     ],
@@ -163,16 +167,6 @@ async def test_grpc_request_that_cannot_be_converted_counts_as_refused() -> None
         with pytest.raises(InvalidInput, match=r"^speculation\.phrases"):
             await servicer.GenerateOnce(request, FakeContext())
     assert before is not None and REGISTRY.get_sample_value(name, labels) == before + 1
-
-
-class FakeContext:
-    """The context of a gRPC call."""
-
-    def invocation_metadata(self) -> None:
-        return None
-
-    def time_remaining(self) -> None:
-        return None
 
 
 async def test_token_strings_are_made_on_request_off_the_event_loop(
