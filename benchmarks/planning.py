@@ -46,7 +46,7 @@ def text_of(tokens: int, seed: int) -> list[int]:
 
 def drafting(own: list[int], nodes: int) -> tuple[FusedDrafting, Controller]:
     """A session with all sources except a draft model."""
-    shared = PhraseIndex(max_bytes=64 << 20)
+    shared = PhraseIndex(max_bytes=64 << 20, grows=True)
     shared.extend((), text_of(SHARED_TOKENS, seed=1))
     table = SuccessorTable(VOCABULARY)
     table.rows[:] = [

@@ -32,7 +32,7 @@ class PhraseSettings(BaseSettings):
         f"`{PHRASES_URL[0]}`",
     )
     phrases_mib: int = Field(
-        64, ge=1, le=65536, description="MiB for the phrase index of one namespace"
+        64, ge=1, le=65536, description="most MiB for the phrase index of one namespace"
     )
     phrases_namespaces: int = Field(
         8, ge=1, le=1024, description="most namespaces (model and tenant) held at once"

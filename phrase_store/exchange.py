@@ -38,7 +38,6 @@ class Exchange:
             figures,
             outage,
             name,
-            prepare=intake.prepare,
             forget=intake.forget,
         )
 

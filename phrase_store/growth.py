@@ -84,7 +84,7 @@ def look_up(table: Table, key: np.uint64, own: bool, row: NodeRecords, known: in
     """
     if table.words.size == 0:
         return known
-    start = bucket_of(table.words, key)
+    start = bucket_of(table, key)
     fingerprint = fingerprint_of(key)
     before = known
     ways = equal_lanes(table.words, start, fingerprint)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import NamedTuple
@@ -27,35 +26,31 @@ HALF_LIFE_TOKENS = 2_000_000
 PREDICTED_WEIGHT = 0.5
 # Phrases inserted under one lock, which a lookup may have to wait for: some 100 microseconds.
 BATCH = 256
-# Words per memory page, and words of a table that are touched under one lock: a huge page.
-PAGE_WORDS, TOUCHED_WORDS = 1 << 10, 1 << 19
 # Pause of a thread that takes the lock many times in a row: without it, the thread would have it
 # again before anybody who waits for it is awake.
 PAUSE_S = 0.00002
 
 _ONE = np.ones(1)
 _NO_LOCK = contextlib.nullcontext()
-_NOTHING = counts.Table(words=np.zeros(0, np.uint32), state=np.zeros(3, np.int64), decay=0.0)
+_NOTHING = counts.empty_table(0, 0.0)
 _NO_STOPS = stops_of(())
 _NO_SUCCESSORS = np.zeros((0, MAX_SUCCESSORS), np.int32)
 
 
 class PhraseIndex:
-    """Phrase counts in one array of fixed size. Thread-safe.
+    """Phrase counts in bounded memory. Thread-safe.
 
-    `max_bytes` (at least 256) bounds the memory. In a full bucket, the entry with the smallest
-    decayed count is replaced. Useful phrases stay, because accepted tokens are committed and
-    counted again.
+    `max_bytes` (at least 256) bounds the memory. With `grows`, only as much of it is used as the
+    phrases need. In a full bucket, the entry with the smallest decayed count is replaced. Useful
+    phrases stay, because accepted tokens are committed and counted again.
     """
 
-    def __init__(self, *, max_bytes: int, half_life_tokens: int = HALF_LIFE_TOKENS) -> None:
-        buckets = max(1, max_bytes // (4 * counts.BUCKET_WORDS))
+    def __init__(
+        self, *, max_bytes: int, half_life_tokens: int = HALF_LIFE_TOKENS, grows: bool = False
+    ) -> None:
         self.lock = threading.Lock()
-        self.table = counts.Table(
-            words=np.zeros(buckets * counts.BUCKET_WORDS, np.uint32),
-            state=np.zeros(3, np.int64),
-            decay=1 / half_life_tokens,
-        )
+        self._max_bytes, self._grows = max(max_bytes, counts.BUCKET_BYTES), grows
+        self.table = counts.empty_table(self._max_bytes, 1 / half_life_tokens, grows=grows)
 
     @property
     def entries(self) -> int:
@@ -69,8 +64,8 @@ class PhraseIndex:
 
     @property
     def bytes(self) -> int:
-        """Memory of the index."""
-        return int(self.table.words.nbytes)
+        """Memory in use."""
+        return counts.BUCKET_BYTES * int(counts.buckets_in_use(self.table))
 
     def extend(self, context: Sequence[int], token_ids: Sequence[int]) -> None:
         """Counts `token_ids`, which followed `context` in a text."""
@@ -103,32 +98,22 @@ class PhraseIndex:
                 counts.count_runs(*self.table, text, starts, contexts, weights, begin, end)
 
     def clear(self) -> None:
-        """Forgets everything. Lookups wait only until the table is replaced by a new one."""
-        known = self.table.words
-        fresh = np.zeros(known.size, np.uint32)  # untouched pages, so this is fast
+        """Forgets everything."""
         with self.lock:
-            if self.table.words is known:  # not let go meanwhile
-                self._exchange(fresh)
+            if self.table.words.size:  # not freed
+                self._exchange(self._max_bytes)
 
     def free(self) -> None:
         """Frees the memory. From now on the index is empty and counts nothing."""
         with self.lock:
-            self._exchange(_NOTHING.words)
+            self._exchange(0)
 
-    def touch(self) -> None:
-        """Makes the system allocate the memory now, so that the first counts do not wait for it."""
-        words = self.table.words
-        for start in range(0, words.size, TOUCHED_WORDS):
-            with self.lock:
-                if self.table.words is not words:
-                    return
-                part = words[start : start + TOUCHED_WORDS : PAGE_WORDS]
-                np.bitwise_or(part, 0, out=part)  # numpy skips `part[:] = part`
-            time.sleep(PAUSE_S)
-
-    def _exchange(self, words: counts.Words) -> None:
-        self.table = self.table._replace(words=words)
-        self.table.state[counts.ENTRIES] = 0
+    def _exchange(self, max_bytes: int) -> None:
+        """Replaces the table by an empty one of at most `max_bytes`."""
+        known = self.table
+        self.table = counts.empty_table(max_bytes, known.decay, grows=self._grows)
+        for total in (counts.CLOCK, counts.EVICTIONS):
+            self.table.state[total] = known.state[total]
 
 
 class Grown(NamedTuple):

@@ -32,10 +32,6 @@ class Intake:
         self._origins: OrderedDict[int, None] = OrderedDict()
         self._lock = threading.Lock()
 
-    def prepare(self) -> None:
-        """Makes the system allocate the index's memory now, so that nobody waits for it later."""
-        self._index.touch()
-
     def learn(self, origin: int, phrases: Sequence[Phrase]) -> None:
         """Counts phrases of request `origin` (64 bits); `take` ignores its records from now on."""
         self._remember(origin)
@@ -55,7 +51,6 @@ class Intake:
         self._index.clear()
         if self.successors is not None:
             self.successors.clear()
-        self._index.touch()
 
     def _remember(self, origin: int) -> None:
         with self._lock:

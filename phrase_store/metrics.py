@@ -47,7 +47,7 @@ LEVELS = {
     "entries": ("phrase_entries", "Continuations known."),
     "bytes": (
         "phrase_bytes",
-        "Most memory that the indexes may use; tables of recycled successors are not counted.",
+        "Memory that the indexes use; tables of recycled successors are not counted.",
     ),
     "waiting": ("phrases_waiting", "Phrases to be written to the log."),
     "replaying": ("phrase_namespaces_replaying", "Namespaces still replaying the log."),

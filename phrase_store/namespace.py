@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -34,7 +33,7 @@ class NamespaceFigures(LinkFigures):
     """Figures of a namespace in this process: its index, and counts since it was opened."""
 
     entries: int  # continuations in the index
-    bytes: int  # maximum memory of the index
+    bytes: int  # memory of the index in use
     evictions: int
     waiting: int  # phrases to be written to the log
     replayed: bool  # whether everything that the log held at the start has been read
@@ -52,14 +51,12 @@ class Namespace:
         self, name: str, settings: PhraseSettings, vocabulary_size: int, outage: Outage
     ) -> None:
         self.name = name
-        self.index = PhraseIndex(max_bytes=settings.phrases_mib << 20)
+        self.index = PhraseIndex(max_bytes=settings.phrases_mib << 20, grows=True)
         self._link_figures = LinkFigures()
         self._intake = Intake(self.index, self._link_figures, vocabulary_size)
         self._exchange: Exchange | None = None
         if is_shared(settings.phrases_url):
             self._exchange = Exchange(name, settings, self._intake, self._link_figures, outage)
-        else:
-            threading.Thread(target=self._intake.prepare, daemon=True).start()
 
     def publish(self, origin: int, phrases: Sequence[Phrase]) -> None:
         """Adds phrases of request `origin` (64 bits) here, and to all other processes via the log.

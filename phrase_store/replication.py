@@ -199,13 +199,11 @@ class Follower:
         outage: Outage,
         name: str,
         *,
-        prepare: Callable[[], None],
         forget: Callable[[], None],
     ) -> None:
-        """All callbacks run on one thread: `prepare` first, `forget` if a clearing was missed."""
+        """`take` and `forget` run on one thread, `forget` if a clearing was missed."""
         self._log = phrase_log
         self._take = take
-        self._prepare = prepare
         self._forget = forget
         self._figures = figures
         self.link = Link(figures, BreakerPolicy(failures=1), outage, "read")
@@ -231,7 +229,6 @@ class Follower:
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
-        self._prepare()
         while not self._stopping.is_set():
             if not self.link.try_call(self._read_next):
                 self._next_clearing_check = (

@@ -32,7 +32,7 @@ def compiled() -> None:
     warm_up()
 
 
-def new_index(*texts: Sequence[int], max_bytes: int = MIB, **options: int) -> PhraseIndex:
+def new_index(*texts: Sequence[int], max_bytes: int = MIB, **options: Any) -> PhraseIndex:
     index = PhraseIndex(max_bytes=max_bytes, **options)
     for text in texts:
         index.extend((), text)
