@@ -19,6 +19,10 @@ from models.checkpoint import BUNDLED, load_model, state_of_run
 from models.layout import MODELS_DIR, VERIFIER_DIR, checkpoint_file
 from models.tokenizer import END_OF_TEXT_ID, for_transformers, require_same, trained
 
+# Larger weights are split among several files, which from_pretrained puts together again: hosts of
+# repositories and mirrors limit the size of a file.
+MAX_FILE_BYTES = 15 << 20
+
 
 def publish(model: LlamaForCausalLM, folder: Path) -> None:
     """Replaces the files of `folder` one by one by renaming, so that no reader sees half a file."""
@@ -29,11 +33,16 @@ def publish(model: LlamaForCausalLM, folder: Path) -> None:
         half.generation_config = GenerationConfig(
             bos_token_id=END_OF_TEXT_ID, eos_token_id=END_OF_TEXT_ID, pad_token_id=END_OF_TEXT_ID
         )
-        half.save_pretrained(scratch)
+        half.save_pretrained(scratch, max_shard_size=MAX_FILE_BYTES)
         for_transformers(trained()).save_pretrained(scratch)
-        for file in sorted(Path(scratch).iterdir()):
+        files = sorted(Path(scratch).iterdir())
+        for file in files:
             file.chmod(0o644)
             os.replace(file, folder / file.name)
+        names = {file.name for file in files}
+        for file in folder.glob("model*.safetensors*"):
+            if file.name not in names:  # it belongs to weights in another number of files
+                file.unlink()
 
 
 def averaged(left: LlamaForCausalLM, shipped: LlamaForCausalLM, share: float) -> LlamaForCausalLM:

@@ -13,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tokenizers import Tokenizer  # noqa: E402
+from transformers import LlamaForCausalLM  # noqa: E402
 
 from draftloop.config import bundled_model  # noqa: E402
 from models import card, evaluate, export, run_log, sample, token_file, train  # noqa: E402
@@ -101,6 +102,22 @@ def test_tokens_of_another_tokenizer_are_refused(
     monkeypatch.setattr(sys, "argv", ["export", "--drafter", "run"])
     with pytest.raises(ValueError, match="verifier has another tokenizer than"):
         export.main()
+
+
+def test_published_weights_are_split_and_replace_those_in_other_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_tokenizer_file(Tokenizer.from_file(str(BUNDLED_TOKENIZER)), tmp_path, monkeypatch)
+    folder, whole = tmp_path / "model", {"model.safetensors"}
+    for size, numbers in ((15 << 20, 0), (1 << 20, 2), (15 << 20, 0)):
+        monkeypatch.setattr(export, "MAX_FILE_BYTES", size)
+        model = LlamaForCausalLM.from_pretrained(bundled_model("drafter"), dtype=torch.bfloat16)
+        export.publish(model, folder)
+        files = {file.name for file in folder.glob("model*")}
+        split = {f"model-{at:05}-of-{numbers:05}.safetensors" for at in range(1, numbers + 1)}
+        assert files == (split | {"model.safetensors.index.json"} if numbers else whole)
+        read = LlamaForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).state_dict()
+        assert all(torch.equal(read[name], weight) for name, weight in model.state_dict().items())
 
 
 def test_text_sampled_from_another_verifier_is_not_used(
