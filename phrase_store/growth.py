@@ -12,8 +12,10 @@ from draftloop.phrase import MAX_CONTEXT
 from draftloop.runtime.calibrating import correct
 from draftloop.runtime.compiling import compiled
 from draftloop.tree import TokenSource
-from phrase_store.counts import (
-    MAX_CONTINUATIONS,
+from phrase_store.counts import MAX_CONTINUATIONS
+from phrase_store.lanes import equal_lanes, lowest_bit
+from phrase_store.stops import Stops, is_among
+from phrase_store.table import (
     SEED,
     TOKEN,
     Floats,
@@ -26,8 +28,6 @@ from phrase_store.counts import (
     fingerprint_of,
     mixed,
 )
-from phrase_store.lanes import equal_lanes, lowest_bit
-from phrase_store.stops import Stops, is_among
 
 MAX_BLENDED = 16  # tokens considered after one node
 MIN_COUNT = 0.05  # smaller counts are leftovers of decay

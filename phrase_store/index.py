@@ -17,8 +17,20 @@ import numpy as np
 from draftloop.calibration import Calibration
 from draftloop.phrase import MAX_CONTEXT, Phrase
 from draftloop.tree import MAX_SUCCESSORS, SOURCES, DraftBudget, DraftTree
-from phrase_store import counts, growth, run
+from phrase_store import growth, run
+from phrase_store.counts import count_runs
 from phrase_store.stops import Stops, stops_of
+from phrase_store.table import (
+    BUCKET_BYTES,
+    CLOCK,
+    ENTRIES,
+    EVICTIONS,
+    Floats,
+    Integers,
+    Totals,
+    buckets_in_use,
+    empty_table,
+)
 
 # Number of tokens inserted until a count is worth half.
 HALF_LIFE_TOKENS = 2_000_000
@@ -32,7 +44,7 @@ PAUSE_S = 0.00002
 
 _ONE = np.ones(1)
 _NO_LOCK = contextlib.nullcontext()
-_NOTHING = counts.empty_table(0, 0.0)
+_NOTHING = empty_table(0, 0.0)
 _NO_STOPS = stops_of(())
 _NO_SUCCESSORS = np.zeros((0, MAX_SUCCESSORS), np.int32)
 
@@ -49,23 +61,23 @@ class PhraseIndex:
         self, *, max_bytes: int, half_life_tokens: int = HALF_LIFE_TOKENS, grows: bool = False
     ) -> None:
         self.lock = threading.Lock()
-        self._max_bytes, self._grows = max(max_bytes, counts.BUCKET_BYTES), grows
-        self.table = counts.empty_table(self._max_bytes, 1 / half_life_tokens, grows=grows)
+        self._max_bytes, self._grows = max(max_bytes, BUCKET_BYTES), grows
+        self.table = empty_table(self._max_bytes, 1 / half_life_tokens, grows=grows)
 
     @property
     def entries(self) -> int:
         """Number of continuations in the index."""
-        return int(self.table.state[counts.ENTRIES])
+        return int(self.table.state[ENTRIES])
 
     @property
     def evictions(self) -> int:
         """Number of continuations evicted so far."""
-        return int(self.table.state[counts.EVICTIONS])
+        return int(self.table.state[EVICTIONS])
 
     @property
     def bytes(self) -> int:
         """Memory in use."""
-        return counts.BUCKET_BYTES * int(counts.buckets_in_use(self.table))
+        return BUCKET_BYTES * buckets_in_use(self.table)
 
     def extend(self, context: Sequence[int], token_ids: Sequence[int]) -> None:
         """Counts `token_ids`, which followed `context` in a text."""
@@ -89,13 +101,13 @@ class PhraseIndex:
             self.count(text, starts, contexts, weights, begin, min(begin + BATCH, len(known)))
 
     def count(
-        self, text: counts.Integers, starts: counts.Totals, contexts: counts.Totals,
-        weights: counts.Floats, begin: int, end: int,
+        self, text: Integers, starts: Totals, contexts: Totals,
+        weights: Floats, begin: int, end: int,
     ) -> None:  # fmt: skip
-        """Counts runs (see `counts.count_runs`); does nothing after `free`."""
+        """Counts runs (see `count_runs`); does nothing after `free`."""
         with self.lock:
             if self.table.words.size:
-                counts.count_runs(*self.table, text, starts, contexts, weights, begin, end)
+                count_runs(*self.table, text, starts, contexts, weights, begin, end)
 
     def clear(self) -> None:
         """Forgets everything."""
@@ -111,8 +123,8 @@ class PhraseIndex:
     def _exchange(self, max_bytes: int) -> None:
         """Replaces the table by an empty one of at most `max_bytes`."""
         known = self.table
-        self.table = counts.empty_table(max_bytes, known.decay, grows=self._grows)
-        for total in (counts.CLOCK, counts.EVICTIONS):
+        self.table = empty_table(max_bytes, known.decay, grows=self._grows)
+        for total in (CLOCK, EVICTIONS):
             self.table.state[total] = known.state[total]
 
 

@@ -6,8 +6,9 @@ import numpy as np
 
 from draftloop.phrase import MAX_CONTEXT
 from draftloop.runtime.compiling import compiled
-from phrase_store.counts import MAX_CONTINUATIONS, Integers, Table, Totals, Words
+from phrase_store.counts import MAX_CONTINUATIONS
 from phrase_store.growth import CONTINUATION, MAX_BLENDED, blend
+from phrase_store.table import Integers, Table, Totals, Words
 
 
 @compiled

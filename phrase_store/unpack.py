@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from draftloop.phrase import MAX_CONTEXT, MAX_PHRASE_TOKENS, Phrase
 from draftloop.runtime.compiling import compiled
 from phrase_store import records
-from phrase_store.counts import Integers, Totals
 from phrase_store.index import PAUSE_S, PREDICTED_WEIGHT, PhraseIndex
 from phrase_store.records import Batch
+from phrase_store.table import Integers, Totals
 
 REFUSED = 0  # in place of the kind of a record that is foreign, damaged, truncated or too new
 # Runs counted under one lock.

@@ -12,8 +12,20 @@ from hypothesis import strategies as st
 
 from draftloop.calibration import Calibration
 from draftloop.tree import DraftBudget, DraftTree
-from phrase_store import counts
+from phrase_store.counts import count_runs
 from phrase_store.index import PhraseIndex, grow, warm_up
+from phrase_store.table import (
+    BUCKET_BYTES,
+    CLOCK,
+    DOUBLINGS,
+    EVICTIONS,
+    FIRST_BUCKETS,
+    UNSPLIT,
+    WAYS,
+    Table,
+    buckets_in_use,
+    empty_table,
+)
 from tests.support.fresh_process import output_of
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -38,11 +50,11 @@ def proposed(index: PhraseIndex, context: Sequence[int]) -> DraftTree:
     return grow(context, BUDGET, shared=index, own=None, calibration=Calibration()).tree
 
 
-def contents(table: counts.Table) -> list[set[tuple[int, ...]]]:
+def contents(table: Table) -> list[set[tuple[int, ...]]]:
     """The entries of every bucket in use: fingerprint, token, count, tick."""
-    buckets = table.words.reshape(-1, 4, counts.WAYS)
-    limit = table.state[counts.UNSPLIT]
-    last = counts.buckets_in_use(table) + limit
+    buckets = table.words.reshape(-1, 4, WAYS)
+    limit = table.state[UNSPLIT]
+    last = buckets_in_use(table) + limit
     used = [*range(limit), *range(2 * limit, last)]
     return [{tuple(entry) for entry in buckets[at].T.tolist() if entry[0]} for at in used]
 
@@ -66,9 +78,9 @@ def test_grows_with_its_entries_up_to_its_budget(max_bytes: int) -> None:
     for seed in range(200):
         index.extend((), random_text(100, seed, vocabulary=10**6))
         # up to eight entries more than a quarter of the ways, for the last token
-        at_least = (index.entries - 8) * 4 * counts.BUCKET_BYTES // counts.WAYS
+        at_least = (index.entries - 8) * 4 * BUCKET_BYTES // WAYS
         assert index.bytes == max_bytes or index.bytes >= at_least
-        assert index.bytes <= max(first, at_least + 64 * counts.BUCKET_BYTES)
+        assert index.bytes <= max(first, at_least + 64 * BUCKET_BYTES)
     assert index.evictions > 0 and index.bytes == max_bytes
 
 
@@ -95,13 +107,13 @@ def test_buckets_are_those_of_a_table_that_had_as_many_from_the_start(
 ) -> None:
     text = np.array(random_text(length, seed), np.int32)
     starts, contexts, weights = np.array([0, text.size]), np.array([0]), np.ones(1)
-    grown = counts.empty_table(256 * KIB, 0.001, grows=True)
-    counts.count_runs(*grown, text, starts, contexts, weights, 0, 1)
-    direct = counts.empty_table(256 * KIB, 0.001, grows=True)
-    for total in (counts.FIRST_BUCKETS, counts.DOUBLINGS, counts.UNSPLIT):
+    grown = empty_table(256 * KIB, 0.001, grows=True)
+    count_runs(*grown, text, starts, contexts, weights, 0, 1)
+    direct = empty_table(256 * KIB, 0.001, grows=True)
+    for total in (FIRST_BUCKETS, DOUBLINGS, UNSPLIT):
         direct.state[total] = grown.state[total]
-    counts.count_runs(*direct, text, starts, contexts, weights, 0, 1)
-    if not grown.state[counts.EVICTIONS]:
+    count_runs(*direct, text, starts, contexts, weights, 0, 1)
+    if not grown.state[EVICTIONS]:
         assert contents(grown) == contents(direct)
 
 
@@ -111,7 +123,7 @@ def test_every_bucket_is_split_in_turn() -> None:
     for context, token in enumerate(random_text(3000, vocabulary=10**6)):
         index.extend((context,), (token,))
         sizes.add(index.bytes)
-    assert sizes == set(range(min(sizes), max(sizes) + 1, counts.BUCKET_BYTES))
+    assert sizes == set(range(min(sizes), max(sizes) + 1, BUCKET_BYTES))
     assert max(sizes) == 64 * KIB
 
 
@@ -119,11 +131,11 @@ def test_cleared_index_begins_small_and_keeps_its_totals() -> None:
     index = PhraseIndex(max_bytes=MIB, grows=True)
     first = index.bytes
     extend(index, random_text(9000, vocabulary=10**6), step=100)
-    evictions, clock = index.evictions, index.table.state[counts.CLOCK]
+    evictions, clock = index.evictions, index.table.state[CLOCK]
     assert evictions and index.bytes > first
     index.clear()
     assert (index.entries, index.bytes, index.evictions) == (0, first, evictions)
-    assert index.table.state[counts.CLOCK] == clock
+    assert index.table.state[CLOCK] == clock
     index.extend((), [1, 2, 3])
     assert proposed(index, (1, 2)).token_ids == (3,)
 

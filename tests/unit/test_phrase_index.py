@@ -16,10 +16,11 @@ from draftloop.calibration import Calibration
 from draftloop.phrase import MAX_CONTEXT, Phrase
 from draftloop.tree import ROOT, DraftBudget, DraftTree, TokenSource, Verdict
 from phrase_store import growth
-from phrase_store.counts import MAX_CONTINUATIONS, WAYS
+from phrase_store.counts import MAX_CONTINUATIONS
 from phrase_store.index import Grown, PhraseIndex, grow, warm_up
 from phrase_store.session import PhraseSession
 from phrase_store.stops import stops_of
+from phrase_store.table import WAYS
 from tests.support.fresh_process import output_of
 
 VOCABULARY = 6
