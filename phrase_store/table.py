@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from draftloop.runtime.compiling import compiled
+from draftloop.runtime.compiling import compilable, compiled
 from phrase_store.lanes import LANES
 
 WAYS = LANES  # entries in a bucket
@@ -39,8 +39,8 @@ MAX_MEAN_ENTRIES = 4
 MAX_DOUBLINGS, MIN_FIRST_BUCKETS = 8, 16
 
 # Indices into a table's state.
-CLOCK, ENTRIES, EVICTIONS, FIRST_BUCKETS, DOUBLINGS, UNSPLIT = range(6)
 STATE_SIZE = 6
+CLOCK, ENTRIES, EVICTIONS, FIRST_BUCKETS, DOUBLINGS, UNSPLIT = range(STATE_SIZE)
 
 SEED = np.uint64(0x5851F42D4C957F2D)
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -77,6 +77,7 @@ def empty_table(max_bytes: int, decay: float, *, grows: bool = False) -> Table:
     return Table(np.zeros(buckets * BUCKET_WORDS, np.uint32), state, decay)
 
 
+@compilable
 def buckets_in_use(table: Table) -> int:
     """How many buckets the table uses now."""
     state = table.state
@@ -152,10 +153,10 @@ def split_next(table: Table) -> None:
 @compiled
 def is_too_full(table: Table) -> bool:
     """Whether a bucket should be split, and the memory has room for that."""
-    state = table.state
-    doubled = 2 * (state[FIRST_BUCKETS] << state[DOUBLINGS])
-    has_room = doubled * BUCKET_WORDS <= table.words.size
-    return bool(has_room and state[ENTRIES] > MAX_MEAN_ENTRIES * (doubled - state[UNSPLIT]))
+    buckets = buckets_in_use(table)
+    once_all_are_split = buckets + table.state[UNSPLIT]
+    has_room = once_all_are_split * BUCKET_WORDS <= table.words.size
+    return bool(has_room and table.state[ENTRIES] > MAX_MEAN_ENTRIES * buckets)
 
 
 @compiled
