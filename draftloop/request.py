@@ -166,6 +166,7 @@ class GenerationRequest:
     sampling: SamplingParameters
     max_tokens: int
     speculation: Speculation
+    min_tokens: int = 0
     tenant: str = ""
     stop: tuple[str, ...] = ()
     stop_token_ids: frozenset[int] = field(default_factory=frozenset)

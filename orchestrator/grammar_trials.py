@@ -75,7 +75,8 @@ class GrammarTrials:
 
     async def _try_grammar(self, model: Model, grammar: Grammar) -> str | None:
         process = self._idle.pop() if self._idle else None
-        if process is not None and process.model != model:  # another target model is served now
+        # Another target model is served now, or it was killed while it was idle.
+        if process is not None and (process.model != model or not process.is_running):
             await process.end()
             process = None
         process = process or await _TrialProcess.start(model)
@@ -120,6 +121,11 @@ class _TrialProcess:
             rule = f"cannot be followed with this model's tokenizer ({problem})"
             raise InvalidInput.from_description("grammar", rule)
         return process
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process has not ended."""
+        return self._process.poll() is None
 
     async def ask(self, grammar: Grammar) -> str | None:
         """What is wrong with the grammar; None if it can be followed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import secrets
 import uuid
@@ -28,7 +29,7 @@ from draftloop.speculation import STRATEGIES, Speculation
 from orchestrator.bans import TokenSequences, read_bad_words, read_bans
 from orchestrator.config import MAX_OUTPUT_TOKENS, OrchestratorSettings
 from orchestrator.grammar_trials import GrammarTrials
-from orchestrator.tokenizer import Tokenizer
+from orchestrator.tokenizer import LONG_TEXT, Tokenizer
 
 
 class RequestReader:
@@ -51,9 +52,8 @@ class RequestReader:
         if parameters.sampling.grammar is not None:
             await self._require_grammar(parameters.sampling.grammar, parameters, model)
         stop_token_ids = _stop_token_ids(parameters, model)
-        bans = read_bans(
-            parameters, stop_token_ids, model.vocabulary_size, self._bad_words(parameters.bad_words)
-        )
+        bad_words = await self._bad_words(parameters.bad_words)
+        bans = read_bans(parameters, stop_token_ids, model.vocabulary_size, bad_words)
         sampling = dataclasses.replace(parameters.sampling, seed=seed, bans=bans)
         sampling.validate(model.vocabulary_size)
         check_top_logprobs(parameters.logprobs)
@@ -65,6 +65,7 @@ class RequestReader:
             sampling=sampling,
             # more tokens would not fit into the context
             max_tokens=min(max_tokens, model.context_length - len(prompt)),
+            min_tokens=parameters.min_tokens,
             speculation=self._speculation(parameters.speculation, model),
             tenant=_tenant(parameters.tenant),
             stop=_stop_texts(parameters.stop),
@@ -107,10 +108,15 @@ class RequestReader:
             raise InvalidInput("prediction", rule, f"{len(token_ids)} tokens")
         return token_ids
 
-    def _bad_words(self, words: tuple[str, ...]) -> TokenSequences:
-        if words != self._tokenized_bad_words[0]:
-            self._tokenized_bad_words = words, read_bad_words(words, self._tokenizer)
-        return self._tokenized_bad_words[1]
+    async def _bad_words(self, words: tuple[str, ...]) -> TokenSequences:
+        if words == self._tokenized_bad_words[0]:
+            return self._tokenized_bad_words[1]
+        if sum(map(len, words)) > LONG_TEXT:  # must not hold up other requests
+            sequences = await asyncio.to_thread(read_bad_words, words, self._tokenizer)
+        else:
+            sequences = read_bad_words(words, self._tokenizer)
+        self._tokenized_bad_words = words, sequences
+        return sequences
 
     def _max_tokens(self, parameters: GenerationParameters) -> int:
         max_tokens = parameters.max_tokens

@@ -103,6 +103,8 @@ def biases(name: str, value: Any) -> tuple[tuple[int, float], ...]:
 
 
 def _require_texts(parameters: GenerationParameters) -> None:
+    stop = entries("stop", parameters.stop, "texts")  # a text itself is a sequence of texts
+    bad_words = entries("bad_words", parameters.bad_words, "texts")
     for name, text in (
         ("text", "" if parameters.text is None else parameters.text),
         ("prediction", parameters.prediction),
@@ -110,8 +112,8 @@ def _require_texts(parameters: GenerationParameters) -> None:
         ("cache_salt", parameters.cache_salt),
         ("request_id", parameters.request_id),
         ("speculation.strategy", parameters.speculation.strategy),
-        *((f"stop[{index}]", stop) for index, stop in enumerate(parameters.stop)),
-        *((f"bad_words[{index}]", word) for index, word in enumerate(parameters.bad_words)),
+        *((f"stop[{index}]", text) for index, text in enumerate(stop)),
+        *((f"bad_words[{index}]", word) for index, word in enumerate(bad_words)),
     ):
         require_text(name, text)
 

@@ -94,9 +94,15 @@ class Asker:
             self._silent_since = self._silent_since or now
             return now - silent_since >= self._patience_s
 
+        def seconds_to_wait(state: RetryCallState) -> float:
+            pause, error, now = PAUSE(state), _last_error(state), time.monotonic()
+            patience_left = self._patience_s - (now - (silent_since or now))
+            after_s = error.after_s if error.is_throttled else min(error.after_s, patience_left)
+            return max(pause, after_s)
+
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(_RetryLater),
-            wait=_seconds_to_wait,
+            wait=seconds_to_wait,
             stop=given_up,
             reraise=True,
         )
@@ -155,10 +161,6 @@ def _last_error(state: RetryCallState) -> _RetryLater:
     error = state.outcome.exception() if state.outcome else None
     assert isinstance(error, _RetryLater)  # nothing else is retried
     return error
-
-
-def _seconds_to_wait(state: RetryCallState) -> float:
-    return max(PAUSE(state), _last_error(state).after_s)
 
 
 def _retry_after(response: httpx.Response) -> float:

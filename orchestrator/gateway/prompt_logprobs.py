@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from orchestrator.gateway.logprobs import CompletionLogprobs, json_logprob
+from orchestrator.gateway.size import write_entries
 from orchestrator.loop import Generation
 from orchestrator.tokenizer import Tokenizer
-
-Result = TypeVar("Result")
-
-MAX_INLINE_ENTRIES = 1 << 12  # entries beyond which writing them would hold up other requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +29,7 @@ class PromptLogprobsAnswer:
         logprobs, prompt = generation.prompt_logprobs, generation.request.prompt
         assert logprobs is not None, "the verifier was asked"
         top = self.echoed or 0
-        return await _make(
+        return await write_entries(
             lambda: writer.of_prompt(prompt[0], logprobs.entries(prompt), top, text),
             len(prompt) * (1 + logprobs.count),
         )
@@ -52,7 +47,7 @@ class PromptLogprobsAnswer:
             text = tokenizer.token_bytes(token).decode("utf-8", "replace")
             return {"logprob": json_logprob(logprob), "rank": rank, "decoded_token": text}
 
-        def write_entries() -> list[Any]:
+        def write_all() -> list[Any]:
             entries_written: list[Any] = [None]
             for entry, rank in zip(logprobs.entries(prompt), logprobs.ranks, strict=True):
                 by_token = {str(entry.token_id): entry_of(entry.token_id, entry.logprob, rank)}
@@ -61,8 +56,4 @@ class PromptLogprobsAnswer:
                 entries_written.append(by_token)
             return entries_written
 
-        return await _make(write_entries, len(prompt) * (1 + logprobs.count))
-
-
-async def _make(make: Callable[[], Result], entries: int) -> Result:
-    return make() if entries <= MAX_INLINE_ENTRIES else await asyncio.to_thread(make)
+        return await write_entries(write_all, len(prompt) * (1 + logprobs.count))

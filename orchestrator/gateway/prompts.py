@@ -49,7 +49,11 @@ class Prompts:
 
     async def of_completion(self, body: CompletionBody) -> list[Prompt]:
         """The prompts in the client's order; with their texts if these are echoed."""
-        return [await self._read(body, *entry) for entry in prompt_entries(body)]
+        prompts = []
+        for entry in prompt_entries(body):
+            prompts.append(await self._read(body, *entry))
+            await asyncio.sleep(0)  # many prompts must not hold up other requests
+        return prompts
 
     async def of_chat(self, body: ChatBody) -> Prompt:
         """A chat's prompt.

@@ -1,12 +1,22 @@
-"""Whether what a client sent is so large that processing it would hold up other requests."""
+"""Work on large requests and answers, which would hold up other requests on the event loop."""
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
+Result = TypeVar("Result")
+
 VALUE_CHARACTERS = 32  # what any value counts, besides its text
+MAX_INLINE_ENTRIES = 1 << 12  # entries of an answer that are written on the event loop
+
+
+async def write_entries(write: Callable[[], Result], entries: int) -> Result:
+    """What `write` returns, which writes so many entries: in a thread if there are many."""
+    return write() if entries <= MAX_INLINE_ENTRIES else await asyncio.to_thread(write)
 
 
 def is_large(max_characters: int, *values: Any) -> bool:

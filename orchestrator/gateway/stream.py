@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -18,8 +19,8 @@ Result = TypeVar("Result")
 ErrorEvent = Callable[[Exception], bytes]  # what to say of an error that ends a stream
 
 STALL_TIMEOUT_S = 60.0  # a client whose buffers have been full for so long counts as gone
-# Between comments before the first event: clients wait for an answer's head, and after that for
-# more, often 300 s each.
+# Longest time without an event or a comment. Clients wait for an answer's head, and after that for
+# more, often 300 s each; proxies in between often wait for 60 s.
 KEEP_ALIVE_INTERVAL_S = 15.0
 KEEP_ALIVE_COMMENT = b": waiting\n\n"  # a comment, which clients ignore
 
@@ -53,8 +54,9 @@ async def _wait_for_disconnect(receive: Receive) -> None:
 class EventStream(Response):
     """Server-sent events. An error before the first event is answered with its own status.
 
-    If the first event takes longer than `KEEP_ALIVE_INTERVAL_S`, the stream begins with comments as
-    signs of life, and a later error is sent as an event.
+    After every `KEEP_ALIVE_INTERVAL_S` without an event, a comment is sent as a sign of life: while
+    the first event is waited for, or reasoning that is not shown. If the stream begins with a
+    comment, a later error is sent as an event.
     """
 
     media_type = "text/event-stream"
@@ -65,6 +67,7 @@ class EventStream(Response):
         del self.headers["content-length"]
         self._events = events
         self._error_event = error_event
+        self._sent_at = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Sends the events until they end or the client disconnects."""
@@ -79,17 +82,38 @@ class EventStream(Response):
             first = await anext(events)
             start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
             await send(start)
-            await _send_body(send, first)
+            await self._send_data(send, first)
+            keep_alive = asyncio.ensure_future(self._keep_alive(send))
             try:
                 async for data in events:
-                    await _send_body(send, data)
+                    await self._send_data(send, data)
             except ClientGone:
                 raise
             except Exception as error:
                 if not isinstance(error, DraftloopError):
                     log.error("unforeseen error", exc_info=error)
-                await _send_body(send, self._error_event(error))
+                await self._send_data(send, self._error_event(error))
+            finally:
+                keep_alive.cancel()
+                await asyncio.wait({keep_alive})
         await send({"type": "http.response.body", "body": b""})
+
+    async def _send_data(self, send: Send, data: bytes) -> None:
+        """Sends a piece. Raises ClientGone if the client has stopped reading."""
+        self._sent_at = time.monotonic()
+        try:
+            async with asyncio.timeout(STALL_TIMEOUT_S):
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+        except TimeoutError:
+            raise ClientGone from None
+
+    async def _keep_alive(self, send: Send) -> None:
+        """Sends a comment whenever nothing was sent for `KEEP_ALIVE_INTERVAL_S`."""
+        with contextlib.suppress(ClientGone):  # the next event will show it, too
+            while True:
+                await asyncio.sleep(self._sent_at + KEEP_ALIVE_INTERVAL_S - time.monotonic())
+                if time.monotonic() - self._sent_at >= KEEP_ALIVE_INTERVAL_S:
+                    await self._send_data(send, KEEP_ALIVE_COMMENT)
 
 
 async def _with_keep_alive(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
@@ -104,12 +128,3 @@ async def _with_keep_alive(events: AsyncGenerator[bytes, None]) -> AsyncGenerato
         await asyncio.wait({first})
     async for data in events:
         yield data
-
-
-async def _send_body(send: Send, data: bytes) -> None:
-    """Sends a piece. Raises ClientGone if the client has stopped reading."""
-    try:
-        async with asyncio.timeout(STALL_TIMEOUT_S):
-            await send({"type": "http.response.body", "body": data, "more_body": True})
-    except TimeoutError:
-        raise ClientGone from None

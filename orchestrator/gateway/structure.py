@@ -5,18 +5,29 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from draftloop.errors import InvalidInput
 from draftloop.grammar import ANY_OBJECT, Grammar
+from orchestrator.gateway.form_field import with_form_field
 from orchestrator.gateway.forms import ResponseFormat, StructuredOutputs
 from orchestrator.gateway.generating import Generating
 
 
 def grammar_of(body: Generating) -> Grammar | None:
-    """The grammar of the answer's content; None if any text will do."""
+    """The grammar of the answer's content; None if any text will do.
+
+    Raises InvalidInput for one that is too long, before it is combined with others.
+    """
     if body.structured_outputs is not None:
-        return _structured_outputs_grammar(body.structured_outputs)
-    if body.response_format is None or body.response_format.type == "text":
+        grammar = _structured_outputs_grammar(body.structured_outputs)
+    elif body.response_format is None or body.response_format.type == "text":
         return None
-    return _response_format_grammar(body.response_format)
+    else:
+        grammar = _response_format_grammar(body.response_format)
+    try:
+        grammar.validate()
+    except InvalidInput as error:
+        raise with_form_field(error, body.form_field) from None
+    return grammar
 
 
 def _response_format_grammar(response_format: ResponseFormat) -> Grammar:

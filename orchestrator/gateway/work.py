@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 import uuid
@@ -22,6 +23,7 @@ from orchestrator.gateway.logprobs import CompletionLogprobs, LogprobsFormat
 from orchestrator.gateway.prompt_logprobs import PromptLogprobsAnswer
 from orchestrator.gateway.rounds import trace
 from orchestrator.gateway.runs import Step, steps
+from orchestrator.gateway.size import write_entries
 from orchestrator.loop import STOP, Generation
 
 Form = TypeVar("Form", bound=AnswerFormat)
@@ -70,19 +72,29 @@ class Work(Generic[Form]):
                 texts[step.choice].extend(step.piece.texts)
                 logprobs[step.choice].extend(step.piece.logprobs)
                 reasons[step.choice] = step.finish_reason
-        choices = []
-        for index in range(len(self.generations)):
-            echoed_logprobs = await self._echoed_logprobs(index)
-            choice_logprobs = _join_lists(
-                echoed_logprobs, self.format_logprobs(index, logprobs[index])
-            )
-            choice = self.form.whole(index, texts[index], choice_logprobs, reasons[index])
-            choices.append({**choice, "stop_reason": self._stop_reason(index)})
+        choices = [
+            await self._whole_choice(index, texts[index], logprobs[index], reasons[index])
+            for index in range(len(self.generations))
+        ]
         answer = self._envelope(self.form.whole_object, choices)
         for choice, generation in zip(choices, self.generations, strict=True):
             self._add_token_ids(answer, choice, self._output(generation), first=True)
             await self._add_prompt_logprobs(answer, choice)
         return answer | {"usage": self.usage(), "metrics": self.metrics()}
+
+    async def _whole_choice(
+        self, index: int, texts: list[str], entries: list[TokenLogprobs], reason: str | None
+    ) -> Choice:
+        echoed = await self._echoed_logprobs(index)
+
+        def write() -> Choice:
+            logprobs = _join_lists(echoed, self.format_logprobs(index, entries))
+            return self.form.whole(index, texts, logprobs, reason)
+
+        count = len(texts) + sum(len(entry.top) for entry in entries)
+        choice = await write_entries(write, count)
+        await asyncio.sleep(0)  # many choices must not hold up other requests
+        return {**choice, "stop_reason": self._stop_reason(index)}
 
     async def events(self) -> AsyncGenerator[bytes, None]:
         """The answer as events, including the final `[DONE]`; a piece may hold several events."""

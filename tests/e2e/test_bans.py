@@ -71,6 +71,8 @@ def test_stop_text_is_ignored_before_min_tokens(api: OpenAI) -> None:
     answer = complete(api, **fields, extra_body={"min_tokens": 8})
     assert answer.usage.completion_tokens > 8
     assert answer.choices[0].text.startswith(complete(api, max_tokens=8).choices[0].text)
+    without_ends = complete(api, **fields, extra_body={"min_tokens": 8, "ignore_eos": True})
+    assert without_ends.usage.completion_tokens > 8  # the minimum used to be forgotten
 
 
 def test_bans_through_the_python_client(stack: Stack) -> None:

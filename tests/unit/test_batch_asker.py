@@ -138,6 +138,20 @@ async def test_retry_after_header_sets_the_pause(monkeypatch: pytest.MonkeyPatch
     assert slept == [7, 0]
 
 
+async def test_retry_after_of_an_unavailable_server_waits_no_longer_than_the_patience(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr("asyncio.sleep", sleep)
+    maintenance = httpx.Response(503, json={}, headers={"retry-after": "3600"})
+    await ask_scripted_server(maintenance, FINE, patience_s=60)
+    assert slept == [60]
+
+
 @pytest.mark.parametrize(("status", "error"), [(401, Unauthenticated), (403, Forbidden)])
 async def test_wrong_key_is_reported_before_the_first_request(
     status: int, error: type[Exception]

@@ -133,6 +133,14 @@ def test_option_of_a_wrong_type_is_named(options: Any, words: str) -> None:
     assert str(caught.value) == words
 
 
+@pytest.mark.parametrize("name", ["stop", "bad_words"])
+def test_single_text_is_no_sequence_of_texts(name: str) -> None:
+    """Given in a request object, its letters used to count as the texts."""
+    request = GenerationParameters(text="x", **{name: "END"})  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match=f"{name}: must be a sequence of texts; got 'END'"):
+        parameters(request, {})
+
+
 def test_every_option_is_tested_with_a_wrong_type() -> None:
     tested = {name for options, _ in WRONG_KINDS for name in options}
     as_seed = {"top_k", "logprobs", "prompt_logprobs", "max_draft_tokens"}

@@ -143,6 +143,14 @@ def test_llama_cpp_and_older_vllm_grammar_fields_are_accepted(
     assert grammar_of(body(**fields)) == grammar
 
 
+def test_long_schema_is_refused_before_it_is_combined_with_others() -> None:
+    """Combining it took seconds on the event loop."""
+    schema: dict[str, Any] = {str(number): {} for number in range(20_000)}
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    with pytest.raises(InvalidInput, match="^response_format: must have from 1 to 65536 char"):
+        grammar_of(chat(response_format=form))
+
+
 @pytest.mark.parametrize("body", [
     {"suffix": ""}, {"suffix": None}, {"response_format": {"type": "text"}},
     {"user": "me"}, {"metadata": {"a": "b"}}, {"best_of": 1}, {"top_k": -1},

@@ -133,10 +133,34 @@ class SlowEvents:
         await running
 
 
+class PausingEvents(SlowEvents):
+    """Events that begin at once, and then wait for `may_begin`."""
+
+    async def events(self) -> AsyncGenerator[bytes, None]:
+        yield b"data: 0\n\n"
+        async for data in super().events():
+            yield data
+
+
 @pytest.fixture
 def short_quiet_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shortens the time until a keepalive is sent."""
     monkeypatch.setattr(stream, "KEEP_ALIVE_INTERVAL_S", 0.01)
+
+
+@pytest.mark.usefixtures("short_quiet_time")
+@pytest.mark.parametrize("error", [None, Unavailable("gone")])
+async def test_client_receives_keepalives_between_events(error: Exception | None) -> None:
+    """While reasoning is hidden, nothing is sent for minutes; proxies gave up after 60 s."""
+    peer, pausing = FakeClient(), PausingEvents(error)
+    await pausing.run_to_end(peer)
+    sent = peer.body.replace(stream.KEEP_ALIVE_COMMENT, b"")
+    assert peer.body.startswith(b"data: 0\n\n" + stream.KEEP_ALIVE_COMMENT)
+    assert sent.endswith(b"data: 2\n\n" if error is None else b"data: [DONE]\n\n")
+    assert not peer.messages[-1].get("more_body") and pausing.closed.is_set()
+    count = len(peer.messages)
+    await asyncio.sleep(0.03)
+    assert len(peer.messages) == count  # nothing follows the end
 
 
 @pytest.mark.usefixtures("short_quiet_time")

@@ -127,13 +127,19 @@ async def test_cancelled_trial_ends_its_process(trials: GrammarTrials) -> None:
     assert process not in trials._idle
 
 
-async def test_dead_trial_process_is_replaced(trials: GrammarTrials) -> None:
+@pytest.mark.parametrize("while_idle", [True, False])
+async def test_dead_trial_process_is_replaced(
+    trials: GrammarTrials, monkeypatch: pytest.MonkeyPatch, while_idle: bool
+) -> None:
+    """One that was killed while it was idle costs no request anything."""
     await trials.require(SOUND, MODEL)
     (process,) = trials._idle
     process._process.kill()
     process._process.wait()
-    with pytest.raises(Unavailable, match="no grammar can be tried now"):
-        await trials.require(Grammar("regex", "d"), MODEL)
+    if not while_idle:  # it dies just after it was found running
+        monkeypatch.setattr(type(process), "is_running", True)
+        with pytest.raises(Unavailable, match="no grammar can be tried now"):
+            await trials.require(Grammar("regex", "d"), MODEL)
     await trials.require(Grammar("regex", "d"), MODEL)
 
 

@@ -307,6 +307,14 @@ def test_grammar_allows_one_call_if_named_or_not_parallel() -> None:
         assert offer.grammar == calls_grammar(HERMES, functions, tokenizer, several=several)
 
 
+def test_schemas_that_are_too_long_together_are_refused_before_they_are_read() -> None:
+    tokenizer = tokens_with().tokenizer
+    long = {"properties": {f"a{number}": {"type": "string"} for number in range(9000)}}
+    tools = [Tool(type="function", function=Function(name=name, parameters=long)) for name in "ab"]
+    with pytest.raises(InvalidInput, match="^tools: must have parameters of at most 262144 char"):
+        make_offer(HERMES, tools, "required", tokenizer, parallel=True)
+
+
 def test_empty_schema_allows_any_object_and_none_an_empty_one() -> None:
     # An empty schema allows any object; without a schema, only an empty object is allowed.
     _, tokenizer, vocabulary = tokens_with()

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftloop.errors import InvalidInput
+from orchestrator.gateway.tools.fields import fields_of, property_of, types_of
 from orchestrator.gateway.tools.schemas import Function
 from tests.support.calls import is_allowed, read_calls
 from tests.support.marks import in_pieces, tokens_with
@@ -175,6 +176,8 @@ def test_grammar_enforces_value_schemas(
         {"properties": None, "required": None},
         {"properties": {"path": {"anyOf": None}}},
         {"properties": {"path": {"allOf": 5}, "lines": None}},
+        {"properties": {"path": {"type": "string", "enum": None}}},
+        {"properties": {"path": {"type": "string", "enum": 5}}},
     ],
 )
 def test_nulls_in_a_schema_are_ignored(style: Style, parameters: dict[str, Any]) -> None:
@@ -186,6 +189,46 @@ def test_nulls_in_a_schema_are_ignored(style: Style, parameters: dict[str, Any])
     assert [name for name, _ in read_calls(style.notation, [answer], {"write": function})[1]] == [
         "write"
     ]
+
+
+@each_style
+@pytest.mark.parametrize("beside", [{}, {"type": "string"}], ids=["", "with a type"])
+def test_schema_that_refers_to_itself_many_times_is_read_once(
+    style: Style, beside: dict[str, Any]
+) -> None:
+    """It used to be read 20 ** 8 times, on the event loop."""
+    again = {"$ref": "#/$defs/a"}
+    parameters = {
+        "properties": {"path": again},
+        "$defs": {"a": {**beside, "anyOf": [*[again] * 20, {"type": "string"}]}},
+    }
+    function = Function(name="write", parameters=parameters)
+    answer = style.answer([style.call({"path": "a"})])
+    assert is_allowed(style.notation, [function], answer)
+    assert read_calls(style.notation, [answer], {"write": function})[1]
+
+
+def test_argument_carries_only_the_definitions_that_it_needs() -> None:
+    """All of them for each argument made the grammar of a usual tool too long."""
+    definitions = {
+        "a": {"items": {"$ref": "#/$defs/b/properties/x"}, "type": "array"},
+        "b": {"properties": {"x": {"type": "integer"}}},
+        "c": {"$ref": "#/$defs/c"},
+    }
+    parameters = {
+        "properties": {
+            "n": {"type": "integer"},
+            "list": {"$ref": "#/$defs/a"},
+            "lost": {"$ref": "#/$defs/z"},
+            "c": {"$ref": "#/$defs/c"},
+        },
+        "$defs": definitions,
+    }
+    function = Function(name="f", parameters=parameters)
+    needed = {field.name: sorted(field.schema.get("$defs", {})) for field in fields_of(function)}
+    assert needed == {"n": [], "list": ["a", "b"], "lost": [], "c": ["c"]}
+    assert types_of(property_of(function, "list")) == {"array"}
+    assert types_of(property_of(function, "c")) == types_of(property_of(function, "lost")) == set()
 
 
 @each_style

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import uuid
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -50,7 +49,7 @@ class Item(OutputItem):
         yield self._output_event("done")
 
     def _output_event(self, what: str) -> Object:
-        item = copy.deepcopy(self.value)
+        item = _snapshot(self.value)
         return {"type": f"response.output_item.{what}", "output_index": self._index, "item": item}
 
     def _event(self, what: str, fields: Object) -> Object:
@@ -66,11 +65,11 @@ class TextItem(Item):
 
     def __init__(self, index: int, **fields: Any) -> None:
         super().__init__(index, content=[], **fields)
-        self._part: Object = {"type": self.text_type, "text": "", **copy.deepcopy(self.part_fields)}
+        self._part: Object = {"type": self.text_type, "text": "", **_snapshot(self.part_fields)}
 
     def opening(self) -> Iterator[Object]:
         yield from super().opening()
-        yield self._content_event("content_part.added", {"part": copy.deepcopy(self._part)})
+        yield self._content_event("content_part.added", {"part": _snapshot(self._part)})
         self._fields["content"].append(self._part)
 
     def add_text(self, text: str, logprobs: Sequence[Object]) -> Iterator[Object]:
@@ -82,8 +81,8 @@ class TextItem(Item):
 
     def _done_events(self) -> Iterator[Object]:
         fields = {name: value for name, value in self._part.items() if name in DONE_FIELDS}
-        yield self._content_event(f"{self.text_type}.done", copy.deepcopy(fields))
-        yield self._content_event("content_part.done", {"part": copy.deepcopy(self._part)})
+        yield self._content_event(f"{self.text_type}.done", _snapshot(fields))
+        yield self._content_event("content_part.done", {"part": _snapshot(self._part)})
 
     def _content_event(self, what: str, fields: Object) -> Object:
         return self._event(what, {"content_index": 0, **fields})
@@ -159,6 +158,20 @@ class CustomCallItem(Item):
         self._text.add(text)
         if text:
             yield self._event("custom_tool_call_input.delta", {"delta": text})
+
+
+def _snapshot(fields: Object) -> Object:
+    """A copy that does not grow with the item.
+
+    It shares the log-probabilities of tokens, which never change; there may be thousands of them.
+    """
+    return {name: _copied(name, value) for name, value in fields.items()}
+
+
+def _copied(name: str, value: Any) -> Any:
+    if isinstance(value, list):
+        return [*value] if name == "logprobs" else [_copied("", each) for each in value]
+    return _snapshot(value) if isinstance(value, dict) else value
 
 
 def kinds(names: Names, custom_tools: Collection[str] = ()) -> Kinds:

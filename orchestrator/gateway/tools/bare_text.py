@@ -7,12 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from draftloop.errors import InvalidInput
-from orchestrator.gateway.tools.fields import (
-    CHOICE_KEYS,
-    MAX_REFERENCES,
-    choices_of,
-    resolve_reference,
-)
+from orchestrator.gateway.tools.definitions import resolve_reference
+from orchestrator.gateway.tools.fields import CHOICE_KEYS, choices_of, listed_values
 from orchestrator.gateway.tools.grammar import either, literal
 from orchestrator.gateway.tools.notation import Mark
 
@@ -29,14 +25,8 @@ def text_rules(
     """
     closing, choices, rules = mark(end), [], []
     is_literal = closing == literal(end)
-    for index, alternative in enumerate(_alternatives(schema, schema)):
-        values = (
-            alternative["enum"]
-            if "enum" in alternative
-            else [alternative["const"]]
-            if "const" in alternative
-            else None
-        )
+    for index, alternative in enumerate(_alternatives(schema)):
+        values = listed_values(alternative)
         if values is not None:
             texts = [str(value) for value in values if _require_without(str(value), forbidden)]
             choices += [
@@ -55,20 +45,36 @@ def text_rules(
     return either(choices), rules
 
 
-def _alternatives(schema: Any, root: dict[str, Any], hops: int = 0) -> list[dict[str, Any]]:
+def _alternatives(schema: dict[str, Any]) -> list[dict[str, Any]]:
     """The schema itself, or the schemas that it lets choose from."""
-    if not isinstance(schema, dict) or hops > MAX_REFERENCES:
-        return [{}]
-    if isinstance(target := schema.get("$ref"), str):
-        return _alternatives(resolve_reference(target, root), root, hops + 1)
+    found: list[dict[str, Any]] = []
+    followed: set[str] = set()  # references; a schema may contain itself
+    unread: list[Any] = [schema]
+    while unread:
+        part = unread.pop()
+        if not isinstance(part, dict):
+            found.append({})
+        elif isinstance(target := part.get("$ref"), str):
+            if target not in followed:
+                followed.add(target)
+                unread.append(resolve_reference(target, schema))
+        elif choices := _choices(part):
+            unread += reversed(choices)
+        else:
+            found.append(part)
+    return found or [{}]
+
+
+def _choices(schema: dict[str, Any]) -> list[Any]:
+    """The schemas that a schema lets choose from; none if it states its own rules."""
     for key in CHOICE_KEYS:
         schemas = choices_of(schema, key)
         if key == "allOf" and len(schemas) > 1:
             rule = "must have texts of one schema each, as this model writes calls"
             raise InvalidInput("tools", rule, key)
         if schemas:
-            return [leaf for one in schemas for leaf in _alternatives(one, root, hops + 1)]
-    return [schema]
+            return schemas
+    return []
 
 
 def _require_without(value: str, marks: Sequence[str]) -> bool:

@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from draftloop.errors import InvalidInput
+from orchestrator.gateway.tools.definitions import (
+    DEFINITION_KEYS,
+    needed_definitions,
+    resolve_reference,
+)
 from orchestrator.gateway.tools.schemas import Function
 
-DEFINITION_KEYS = ("$defs", "definitions")  # what the parts of a schema may refer to
 # Keys of a schema of arguments that add no rule to the arguments' own schemas.
 PLAIN_KEYS = {
     "type", "properties", "required", "additionalProperties", *DEFINITION_KEYS, "title",
@@ -16,7 +20,6 @@ PLAIN_KEYS = {
 KINDS = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array",
          dict: "object", type(None): "null"}  # fmt: skip
 CHOICE_KEYS = ("anyOf", "oneOf", "allOf")
-MAX_REFERENCES = 16  # most references to follow from one schema to another
 
 
 class Field(NamedTuple):
@@ -59,28 +62,45 @@ def property_of(function: Function | None, name: str) -> dict[str, Any]:
     schema = {} if function is None else function.schema_of_arguments
     properties = schema.get("properties", {})
     found = properties.get(name) if isinstance(properties, dict) else None
-    shared: dict[str, Any] = {key: schema[key] for key in DEFINITION_KEYS if key in schema}
-    return {**shared, **found} if isinstance(found, dict) else {}
+    return {**needed_definitions(found, schema), **found} if isinstance(found, dict) else {}
 
 
-def types_of(schema: Any, root: dict[str, Any] | None = None, hops: int = 0) -> frozenset[str]:
-    """The types that a schema allows; empty if it does not restrict them."""
-    root = schema if root is None else root
-    if not isinstance(schema, dict) or hops > MAX_REFERENCES:
-        return frozenset()
-    if isinstance(target := schema.get("$ref"), str):
-        return types_of(resolve_reference(target, root), root, hops + 1)
+def types_of(schema: dict[str, Any]) -> frozenset[str]:
+    """The types that a self-contained schema allows; empty if it does not restrict them."""
+    types: set[str] = set()
+    followed: set[str] = set()  # references; a schema may contain itself
+    unread: list[Any] = [schema]
+    while unread:
+        part = unread.pop()
+        if not isinstance(part, dict):
+            continue
+        if isinstance(target := part.get("$ref"), str):
+            if target not in followed:
+                followed.add(target)
+                unread.append(resolve_reference(target, schema))
+        elif stated := _stated_types(part):
+            types |= stated
+        else:
+            unread += [choice for key in CHOICE_KEYS for choice in choices_of(part, key)]
+    return frozenset(types)
+
+
+def _stated_types(schema: dict[str, Any]) -> set[str]:
+    """The types that a schema names, or those of the values that it lists."""
     type_ = schema.get("type")
     if isinstance(type_, str):
-        return frozenset({type_})
+        return {type_}
     if isinstance(type_, list):
-        return frozenset(str(name) for name in type_)
-    values = schema["enum"] if isinstance(schema.get("enum"), list) else []
-    values = [schema["const"]] if "const" in schema else values
-    if values:
-        return frozenset(KINDS.get(type(value), "object") for value in values)
-    choices = [name for key in CHOICE_KEYS for name in choices_of(schema, key)]
-    return frozenset().union(*(types_of(name, root, hops + 1) for name in choices))
+        return {str(name) for name in type_}
+    return {KINDS.get(type(value), "object") for value in listed_values(schema) or ()}
+
+
+def listed_values(schema: dict[str, Any]) -> list[Any] | None:
+    """The values of `const` or `enum`; None if the schema has neither."""
+    if "const" in schema:
+        return [schema["const"]]
+    values = schema.get("enum")
+    return values if isinstance(values, list) else None
 
 
 def choices_of(schema: dict[str, Any], key: str) -> list[Any]:
@@ -92,15 +112,6 @@ def choices_of(schema: dict[str, Any], key: str) -> list[Any]:
 def is_text(schema: dict[str, Any]) -> bool:
     """Whether the value must be text, as it is also taken to be if the schema names no type."""
     return types_of(schema) <= {"string"}
-
-
-def resolve_reference(target: str, root: dict[str, Any]) -> Any:
-    """What a `$ref` within the schema refers to; None if there is nothing."""
-    place: Any = root
-    for step in target.removeprefix("#/").split("/"):
-        name = step.replace("~1", "/").replace("~0", "~")
-        place = place.get(name) if isinstance(place, dict) else None
-    return place
 
 
 def kind_of(value: Any) -> frozenset[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from draftloop.errors import InvalidInput
-from draftloop.grammar import Grammar
+from draftloop.grammar import MAX_LETTERS, Grammar
 from draftloop.grammars.text import with_parts
 from orchestrator.gateway.form_field import with_form_field
 from orchestrator.gateway.tools.grammar import calls_grammar
@@ -26,6 +26,9 @@ from orchestrator.gateway.tools.schemas import (
 from orchestrator.tokenizer import Tokenizer
 
 SHOWN_FIELDS = {"type", "function"}
+# Maximum length of all parameters' schemas, which are read before the grammar's length is known;
+# descriptions, which no grammar contains, take up part of it.
+MAX_SCHEMA_LETTERS = 4 * MAX_LETTERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,9 @@ def make_offer(
     schemas = tuple(
         Grammar("json_schema", json.dumps(chosen.schema_of_arguments)) for chosen in functions
     )
+    if (letters := sum(len(schema.text) for schema in schemas)) > MAX_SCHEMA_LETTERS:
+        rule = f"must have parameters of at most {MAX_SCHEMA_LETTERS} characters in all"
+        raise InvalidInput("tools", rule, f"{letters} characters")
     try:
         grammar = calls_grammar(notation, functions, tokenizer, several=several)
     except InvalidInput as error:
