@@ -32,6 +32,7 @@ class Exchange:
         )
         self._log = open_log(settings.phrases_url, name, options)
         self._publisher = Publisher(self._log, figures, outage, name)
+        intake.discard_waiting = self._publisher.discard
         self._follower = Follower(
             self._log,
             intake.take,

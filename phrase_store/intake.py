@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from draftloop.phrase import Phrase
 from phrase_store import unpack
@@ -29,6 +29,8 @@ class Intake:
         self._vocabulary_size = vocabulary_size
         self._figures = figures
         self.successors: SuccessorTable | None = None  # cleared together with the phrases
+        # Drops the phrases that wait to be written to the log: they are older than a clearing.
+        self.discard_waiting: Callable[[], None] = lambda: None
         self._origins: OrderedDict[int, None] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -48,6 +50,7 @@ class Intake:
 
     def forget(self) -> None:
         """Forgets everything learned so far."""
+        self.discard_waiting()
         self._index.clear()
         if self.successors is not None:
             self.successors.clear()

@@ -98,7 +98,7 @@ def least_lane(
 
 @_inline
 def lowest_bit(_typing: Any, mask: Any) -> Any:
-    """lowest(mask): the index of the lowest bit that is set; 32 if none is."""
+    """lowest_bit(mask): the index of the lowest bit that is set; 32 if none is."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return _call(builder, "llvm.cttz.i32", _WORD, [arguments[0], ir.IntType(1)(0)])
@@ -108,7 +108,7 @@ def lowest_bit(_typing: Any, mask: Any) -> Any:
 
 @_inline
 def count_bits(_typing: Any, mask: Any) -> Any:
-    """how_many(mask): the number of bits that are set."""
+    """count_bits(mask): the number of bits that are set."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return _call(builder, "llvm.ctpop.i32", _WORD, [arguments[0]])
@@ -118,7 +118,7 @@ def count_bits(_typing: Any, mask: Any) -> Any:
 
 @_inline
 def prefetch(_typing: Any, words: Any, start: Any) -> Any:
-    """fetch(words, start): prefetches the cache line of words[start], without waiting."""
+    """prefetch(words, start): prefetches the cache line of words[start], without waiting."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         address = _address(context, builder, signature.args[0], *arguments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -38,7 +39,7 @@ class LinkFigures:
     """Counts since the start."""
 
     published: int = 0  # phrases written
-    dropped: int = 0  # phrases not written: log gone or slow, namespace evicted
+    dropped: int = 0  # phrases not written: log gone or slow, namespace evicted or cleared
     received: int = 0  # phrases of other processes
     records_read: int = 0  # including this process's own
     skipped: int = 0  # records that are foreign or damaged
@@ -107,6 +108,11 @@ class Link:
             return True
         return False
 
+    def record_answer(self) -> None:
+        """Records that the log answers, within a call that goes on: if that fails, it is anew."""
+        self._answered = time.monotonic()
+        self._breaker.record_success()
+
     def close(self) -> None:
         """Ignores failures from now on."""
         self._closing = True
@@ -153,6 +159,13 @@ class Publisher:
                 self._figures.dropped += 1
         self._wanted.set()
 
+    def discard(self) -> None:
+        """Drops the phrases that wait to be written: the namespace was cleared after they came."""
+        with contextlib.suppress(IndexError):  # the thread may empty the queue meanwhile
+            while True:
+                self._waiting.popleft()
+                self._figures.dropped += 1
+
     def ask_to_stop(self) -> None:
         """Drops phrases that are put from now on, and asks the thread to stop."""
         self.link.close()
@@ -174,9 +187,10 @@ class Publisher:
 
     def _write(self) -> None:
         batches: dict[int, list[Phrase]] = {}
-        while self._waiting:
-            origin, phrase = self._waiting.popleft()
-            batches.setdefault(origin, []).append(phrase)
+        with contextlib.suppress(IndexError):  # all are read, or discarded meanwhile
+            while True:
+                origin, phrase = self._waiting.popleft()
+                batches.setdefault(origin, []).append(phrase)
         runs = {origin: joined(phrases) for origin, phrases in batches.items()}
         records = [record for origin in runs for record in encode_all(origin, runs[origin])]
         if not records:
@@ -293,3 +307,4 @@ class Follower:
             self._take([entry.record for entry in entries])
             self._position = entries[-1].position
             self._at_once = min(READ_RECORDS, 2 * self._at_once)
+            self.link.record_answer()

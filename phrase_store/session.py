@@ -43,6 +43,7 @@ class PhraseSession:
     as own text. `index_steps` counts both in pieces; a call that needs them counts the rest.
     `shared`: phrases of other requests, if this one may read them.
     `teach`: called with the phrases that it learns, to share them; None: they are not shared.
+    `touch`: called once per round if there is no `teach`; keeps the shared phrases in use.
     `harvests`: whether predictions on rejected branches become phrases; committed tokens always do.
     `calibration`: may be shared by sessions of about the same temperature.
     `drafts_from_text`: whether own text is indexed and drafted from.
@@ -57,6 +58,7 @@ class PhraseSession:
         *,
         shared: PhraseIndex | None = None,
         teach: Teach | None = None,
+        touch: Callable[[], None] | None = None,
         origin: int = 0,
         harvests: bool = True,
         stop_token_ids: Collection[int] = (),
@@ -78,6 +80,7 @@ class PhraseSession:
         self._origin = origin
         self._harvests = harvests
         self._teach = teach
+        self._touch = touch
         self._stop_token_ids = stop_token_ids
         self._stops = stops_of(stop_token_ids)
         self._calibration = calibration or Calibration()
@@ -152,6 +155,8 @@ class PhraseSession:
 
     def extend(self, context: Sequence[int], token_ids: Sequence[int]) -> None:
         """Adds tokens committed after `context`; they are counted when the index is next needed."""
+        if self._touch is not None:
+            self._touch()
         self._count()
         self._run = self._run_after(context, token_ids)
         self._uncounted.append((context[-MAX_CONTEXT:], token_ids))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -123,6 +124,11 @@ class PhraseStore:
             self._namespaces.move_to_end(name)
         namespace.publish(origin, phrases)
 
+    def _touch(self, name: str) -> None:
+        """Marks the namespace of a running request as recently used."""
+        with self._lock, contextlib.suppress(KeyError):  # evicted meanwhile
+            self._namespaces.move_to_end(name)
+
     def session(
         self,
         access: PhraseAccess,
@@ -146,12 +152,15 @@ class PhraseStore:
         if scope is PhraseScope.OFF and not drafts_from.recycles:
             return None
         shared, teach, table = None, None, None
+        touch: Callable[[], None] | None = None
         if scope.reads:
             namespace = self.namespace(access.target_fingerprint, access.tenant, vocabulary_size)
             shared = namespace.index if drafts_from.shared else None
             is_published = publishes or not is_shared(self._settings.phrases_url)
             if scope is PhraseScope.SHARED and is_published:
                 teach = partial(self._publish, namespace.name)
+            else:
+                touch = partial(self._touch, namespace.name)
             if drafts_from.recycles:
                 table = namespace.successors(vocabulary_size)
                 table = table if scope is PhraseScope.SHARED else table.copy()
@@ -164,6 +173,7 @@ class PhraseStore:
             successors=table,
             shared=shared,
             teach=teach,
+            touch=touch,
             origin=access.origin,
             harvests=harvests,
             stop_token_ids=stop_token_ids,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis
 
-from draftloop.phrase import Phrase, PhraseAccess
+from draftloop.phrase import Phrase, PhraseAccess, PhraseScope
 from draftloop.speculation import Speculation
 from draftloop.tree import EMPTY_TREE, Verdict
 from phrase_store.index import warm_up
@@ -127,6 +127,20 @@ def test_running_request_keeps_its_namespace(
     following = second_store.namespace("m", "a")
     until(lambda: following.figures().received == 10)
     assert [namespace.name for namespace in store.namespaces()] == ["m:other 9", "m:a"]
+
+
+@pytest.mark.parametrize("scope", [PhraseScope.SHARED, PhraseScope.READ_ONLY])
+def test_request_that_only_reads_keeps_its_namespace(
+    server: RedisServer, open_store: Callable[..., PhraseStore], scope: PhraseScope
+) -> None:
+    """So do the drafter's sessions, while the orchestrator publishes the phrases."""
+    store = open_store(server.url, phrases_namespaces=2)
+    access = PhraseAccess(target_fingerprint="m", tenant="a", scope=scope)
+    reading = session(store, access, publishes=scope is PhraseScope.READ_ONLY)
+    for number in range(4):
+        store.namespace("m", f"other {number}")
+        reading.extend(CONTEXT, [100 + number])
+    assert [namespace.name for namespace in store.namespaces()] == ["m:other 3", "m:a"]
 
 
 def test_phrases_for_an_evicted_namespace_are_counted_as_dropped(

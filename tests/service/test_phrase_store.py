@@ -16,12 +16,12 @@ from structlog.testing import capture_logs
 from draftloop.calibration import Calibration
 from draftloop.phrase import Phrase
 from draftloop.tree import DraftBudget
+from phrase_store import replication
 from phrase_store.index import grow, warm_up
 from phrase_store.log import LogOptions, LogUnavailable, open_log
 from phrase_store.namespace import namespace_name
 from phrase_store.records import encode, encode_cleared
 from phrase_store.redis_log import RedisLog
-from phrase_store.replication import READ_RECORDS
 from phrase_store.store import PhraseStore
 from phrase_store.transfer import clear_log, open_with_long_timeouts
 from tests.service.conftest import PATIENCE_S
@@ -80,6 +80,21 @@ def test_clearing_reaches_every_process_and_keeps_later_phrases(
     until(lambda: proposed_after(second) == (6,))
     late_reader = open_store(server.url).namespace("m")
     assert late_reader.wait_replayed(10) and proposed_after(late_reader) == (6,)
+
+
+def test_clearing_drops_phrases_that_were_not_written_yet(
+    server: RedisServer, open_store: Callable[..., PhraseStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They used to be written after it, and every other process counted them."""
+    monkeypatch.setattr(replication, "GATHER_S", 0.5)
+    reader, writer = (open_store(server.url).namespace("m") for _ in range(2))
+    writer.publish(1, phrase(5))
+    assert writer.figures().waiting
+    clear(server)
+    until(lambda: not writer.figures().waiting)
+    writer.publish(2, phrase(6))
+    until(lambda: proposed_after(reader) == (6,))
+    assert reader.figures().received == writer.figures().dropped == 1
 
 
 def test_disconnected_process_applies_a_clearing_whose_record_is_gone(
@@ -244,7 +259,8 @@ def test_thousands_of_records_are_replayed_in_few_reads(
         namespace = open_store(server.url).namespace("m")
         assert namespace.wait_replayed(30)
         assert namespace.figures().received == count
-        assert client.info("commandstats")["cmdstat_xrange"]["calls"] <= count / READ_RECORDS + 2
+        reads = client.info("commandstats")["cmdstat_xrange"]["calls"]
+        assert reads <= count / replication.READ_RECORDS + 2
 
 
 def test_least_recently_used_tenant_is_evicted_beyond_the_limit(
@@ -363,10 +379,11 @@ def test_failure_reasons_do_not_contain_user_text(
 ) -> None:
     with server.client() as client:
         client.config_set("maxmemory", 1)
-    log = open_log(server.url, "m:acme", PATIENT)
-    with pytest.raises(
-        LogUnavailable, match=r"127.0.0.1:\d+: command not allowed when used"
-    ) as caught:
+    log, words = (
+        open_log(server.url, "m:acme", PATIENT),
+        r"127.0.0.1:\d+: command not allowed when used",
+    )
+    with pytest.raises(LogUnavailable, match=words) as caught:
         log.append([encode(1, phrase(5))])
     assert "acme" not in str(caught.value) and "XADD" not in str(caught.value)
     log.close()
