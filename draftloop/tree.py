@@ -43,12 +43,12 @@ SOURCE_NAMES = {
 class DraftEnd(IntEnum):
     """What ended a draft; the values are those on the wire."""
 
-    NONE = 0
-    NODES = 1
-    DEPTH = 2
-    DRAFT_COST = 3
-    VERIFY_COST = 4
-    TEXT = 5
+    NONE = 0  # there is no draft
+    NODES = 1  # the maximum number of nodes
+    DEPTH = 2  # the maximum depth
+    DRAFT_COST = 3  # another forward of the draft model would not have paid
+    VERIFY_COST = 4  # further nodes would not have been worth their verification
+    TEXT = 5  # a token that ends the text, or nothing left to propose
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +97,18 @@ class DraftTree:
         for parent in self.parents:
             depths.append(1 if parent == ROOT else depths[parent] + 1)
         return depths
+
+    def predicted_positions(self, start: int) -> list[int]:
+        """Positions that the rows of a forward predict, if the text before has `start` tokens.
+
+        Row 0 follows that text, row i + 1 node i.
+        """
+        return [start, *(start + depth for depth in self.depths())]
+
+    def paths_tokens(self) -> list[list[int]]:
+        """Draft tokens before each of these predictions: none for row 0, else node i's path."""
+        paths = map(self.path, range(ROOT, len(self)))
+        return [[self.token_ids[node] for node in path] for path in paths]
 
     def children(self) -> dict[tuple[int, int], int]:
         """Node index by (parent index, token id)."""
@@ -153,10 +165,13 @@ EMPTY_TREE = DraftTree()
 class Verdict:
     """The verifier's answer to a draft.
 
-    `emitted_token_ids` is the accepted path and, unless a stop token ended it, the bonus token.
-    `root_prediction` and `node_predictions` are the target's own tokens after the last committed
-    token and after every node; phrases are harvested from them. `logprobs` has an entry for every
-    emitted token if the request asked for them.
+    `accepted_nodes` are the indices of the accepted path's nodes, from the root's child down.
+    `emitted_token_ids` is the accepted path and, unless a stop token ended it (`stopped`), the
+    bonus token. `root_prediction` and `node_predictions` are the target's own tokens after the last
+    committed token and after every node; phrases are harvested from them. `successor_ids`: if the
+    request asked for n successors, the n likeliest tokens, best first, at each of the 1 + nodes
+    positions, concatenated. `logprobs` has an entry for every emitted token if the request asked
+    for them.
     """
 
     accepted_nodes: tuple[int, ...]
@@ -186,6 +201,11 @@ class Verdict:
     def judges(self, draft: DraftTree) -> bool:
         """Whether this can be the verdict on `draft`."""
         return len(self.node_predictions) == len(draft)
+
+    def emitted_rows(self) -> list[int]:
+        """The forward's row that predicted each emitted token (`DraftTree.predicted_positions`)."""
+        rows = [0, *(node + 1 for node in self.accepted_nodes)]
+        return rows[: len(self.emitted_token_ids)]
 
     def emitted_sources(self, draft: DraftTree) -> list[TokenSource]:
         """Source of every emitted token."""

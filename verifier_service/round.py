@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -35,19 +34,21 @@ def verify(session: VerifierSession, draft: DraftTree, *, chunk_tokens: int) -> 
     yield from prefill(model, slot, session.committed, chunk_tokens=chunk_tokens)
     length = slot.length
     predictions, verdict = yield from _run_and_accept(session, draft)
-    if len(draft) and _first_non_finite(predictions, verdict) is not None:
+    wrong = _first_non_finite(predictions, verdict)
+    if len(draft) and wrong is not None:
         # A node's NaN or infinity times a weight of zero, is NaN in rows that do not attend to it.
         slot.truncate(length)
         predictions, without_draft = yield from _run_and_accept(session, EMPTY_TREE)
         verdict = _accept_nothing(without_draft, verdict)
-    if (place := _first_non_finite(predictions, verdict)) is not None:
+        wrong = _first_non_finite(predictions, verdict)
+    if wrong is not None:
         raise DraftloopError(
-            f"what the model says of the token at position {len(session.committed) + place} "
+            f"what the model says of the token at position {len(session.committed) + wrong} "
             f"{NO_NUMBER} in {model.options.dtype}; {advice(model.options.dtype)}"
         )
     if (count := session.request.logprobs) is not None:
         logprobs = token_logprobs(
-            predictions.logits[_rows(verdict)], verdict.emitted_token_ids, count
+            predictions.logits[verdict.emitted_rows()], verdict.emitted_token_ids, count
         )
         verdict = dataclasses.replace(verdict, logprobs=logprobs)
     session.commit(verdict.emitted_token_ids)
@@ -92,10 +93,10 @@ def _first_non_finite(predictions: _Predictions, verdict: Verdict) -> int | None
     """
     if predictions.are_finite:
         return None
-    for place, row in enumerate(_rows(verdict)):
-        token = verdict.emitted_token_ids[place]
-        finite = math.isfinite(predictions.logits[row, token])
-        if not finite or (token == 0 and bool(predictions.logits[row].isposinf().any())):
+    rows, tokens = verdict.emitted_rows(), verdict.emitted_token_ids
+    finite: list[bool] = predictions.logits[rows, list(tokens)].isfinite().tolist()  # one transfer
+    for place, (row, token) in enumerate(zip(rows, tokens, strict=True)):
+        if not finite[place] or (token == 0 and bool(predictions.logits[row].isposinf().any())):
             return place
     return None
 
@@ -139,7 +140,8 @@ class _Predictions:
 
 def _predict(session: VerifierSession, forward: Forward, draft: DraftTree) -> Task[_Predictions]:
     logits = yield forward
-    token_ids = session.sampler.choose(logits, _positions(session, draft), _paths(session, draft))
+    positions = draft.predicted_positions(len(session.committed))
+    token_ids = session.sampler.choose(logits, positions, _paths(session, draft))
     successors = session.request.successors
     likeliest_ids = chain.from_iterable(likeliest(logits, successors)) if successors else ()
     return _Predictions(token_ids, tuple(likeliest_ids), logits)
@@ -164,27 +166,13 @@ def _predict_in_one_call(
     chosen, logits = answers[0], prepared.logits
     has_grammar = session.sampler.depends_on_path
     if has_grammar:  # which may replace tokens by others, whose scores were not looked at
-        positions_and_paths = _positions(session, draft), _paths(session, draft)
-        session.sampler.apply_grammar(chosen.token_ids, logits, *positions_and_paths)
+        positions = draft.predicted_positions(len(session.committed))
+        session.sampler.apply_grammar(chosen.token_ids, logits, positions, _paths(session, draft))
     are_finite = chosen.is_finite and not has_grammar
     return _Predictions(chosen.token_ids, chosen.successor_ids, logits, are_finite)
 
 
-def _rows(verdict: Verdict) -> list[int]:
-    """The row of logits of every emitted token: 0, then those of the accepted nodes."""
-    rows = [0, *(node + 1 for node in verdict.accepted_nodes)]
-    return rows[: len(verdict.emitted_token_ids)]
-
-
-def _positions(session: VerifierSession, draft: DraftTree) -> list[int]:
-    """Positions that the rows predict: row 0 after the committed text, row i + 1 after node i."""
-    length = len(session.committed)
-    return [length, *(length + depth for depth in draft.depths())]
-
-
 def _paths(session: VerifierSession, draft: DraftTree) -> list[list[int]]:
     """The draft tokens before each row's prediction; empty if the sampler does not need them."""
-    if not session.sampler.depends_on_path:
-        return [[]] * (len(draft) + 1)
-    nodes = (draft.path(node) for node in range(len(draft)))
-    return [[], *([draft.token_ids[node] for node in path] for path in nodes)]
+    needs_paths = session.sampler.depends_on_path
+    return draft.paths_tokens() if needs_paths else [[]] * (len(draft) + 1)

@@ -56,7 +56,8 @@ class Engine:
         self._stopping = False
         self._current_job: Job | None = None  # the job whose task is running right now
         self._last_forward = NO_FORWARD  # the last forward, which new jobs have waited for
-        self._forward_start: float | None = None  # start of the running forward
+        # Monotonic time at which the running forward began; None between forwards.
+        self.forward_began: float | None = None
         self.forwards = 0  # number run so far; shows that the engine makes progress
         self._lock = threading.Lock()  # so that nothing enters the inbox after the stop signal
         self._queued = 0  # jobs in the inbox that need forwards; guarded by `_lock` too
@@ -75,11 +76,16 @@ class Engine:
         return future
 
     def submit_awaitable(
-        self, task: Task[T], timings: ServiceTimings | None = None, session_slot: Slot | None = None
+        self,
+        task: Task[T],
+        timings: ServiceTimings | None = None,
+        session_slot: Slot | None = None,
+        *,
+        is_awaited: bool = True,
     ) -> Awaited[T]:
-        """`submit` for an event loop."""
+        """`submit` for an event loop. `is_awaited`: see `Job`."""
         outcome: Awaited[T] = Awaited()
-        self._put(task, outcome, timings, session_slot)
+        self._put(task, outcome, timings, session_slot, is_awaited=is_awaited)
         return outcome
 
     def call(self, function: Callable[[], T]) -> Future[T]:
@@ -96,20 +102,18 @@ class Engine:
         session_slot: Slot | None = None,
         *,
         needs_forward: bool = True,
+        is_awaited: bool = True,
     ) -> None:
-        now = time.perf_counter_ns()
-        job = Job(task, outcome, timings or ServiceTimings(), now, needs_forward, session_slot)
+        job = Job(
+            task, outcome, timings or ServiceTimings(), time.perf_counter_ns(), needs_forward,
+            session_slot, is_awaited,
+        )  # fmt: skip
         with self._lock:
             if self._stopping:
                 outcome.set_exception(Unavailable("the engine is stopping"))
             else:
                 self._queued += needs_forward
                 self._inbox.put(job)
-
-    @property
-    def forward_began(self) -> float | None:
-        """Monotonic time at which the current forward began; None between forwards."""
-        return self._forward_start
 
     @property
     def is_alone(self) -> bool:
@@ -225,11 +229,12 @@ class Engine:
         self._pending_updates.clear()
 
     def _next_batch(self) -> list[Job]:
-        self._active = [job for job in self._active if self._wanted(job)]
+        """The jobs of the next forward; jobs that are finished or cancelled leave."""
+        self._active = [job for job in self._active if not _has_ended(job)]
         batch: list[Job] = []
         step: Step | None = None
         for job in by_response_ratio(self._active):
-            if isinstance(job.wish, Passes):
+            if isinstance(job.wish, Passes):  # runs alone: now if it is first, or in a later step
                 if not batch:
                     return [job]
                 continue
@@ -246,34 +251,23 @@ class Engine:
             batch.append(job)
         return batch
 
-    def _wanted(self, job: Job) -> bool:
-        if job.wish is not None and job.outcome.cancelled():
-            job.wish = None
-            job.context.run(_close, job.task)
-        return job.wish is not None
-
     def _step(self, batch: list[Job]) -> None:
-        self._forward_start = time.monotonic()
+        self.forward_began = time.monotonic()
         try:
             done, logits = _run(batch)
         except Exception as error:  # the sessions fail, the engine lives
             self._fail_all(batch, error)
             return
         finally:
-            self._forward_start = None
+            self.forward_began = None
         self._ruin.record_success()
         self.forwards += len(done)
         self._last_forward = done[-1] if done else NO_FORWARD
         # Served jobs go to the back, so that a full step starves none.
         self._active = [job for job in self._active if job not in batch] + batch
-        elapsed = sum(forward.nanoseconds for forward in done)
         waiting = sum(job.wish is not None for job in self._active) - len(batch) + self._queued
         for job, rows in zip(batch, logits, strict=True):
-            job.timings.forward_ns += elapsed
-            job.timings.forwards += len(done)
-            _add_timings(job, elapsed, self._last_forward)
-            job.timings.batch_size = len(batch)
-            job.timings.waiting = waiting
+            _record_timings(job, done, len(batch), waiting)
             self._advance(job, rows)
         self._defer_update(functools.partial(metrics.observe_forwards, done, len(batch)))
 
@@ -298,6 +292,8 @@ class Engine:
 
     def _notify_gathering(self, job: Job, served: Wish | None) -> None:
         """Tells the gathering which sessions have asked and which have been answered."""
+        if not job.is_awaited:
+            return
         if served is None and job.wish is not None:
             job.session_slot = job.session_slot or job.wish.slot
             self._gathering.record_request(job.session_slot, _rows(job.wish), job.submitted_ns)
@@ -331,12 +327,25 @@ def _rows(wish: Wish | None) -> int:
     return wish.rows if isinstance(wish, Forward) else 1
 
 
-def _add_timings(job: Job, elapsed: int, last: Pass) -> None:
-    """Adds to a job's timings the last forward's rows, and the time spent on others' prompts."""
+def _has_ended(job: Job) -> bool:
+    """Whether a job wishes for no further forward; one that was cancelled is closed."""
+    if job.wish is not None and job.outcome.cancelled():
+        job.wish = None
+        job.context.run(_close, job.task)
+    return job.wish is None
+
+
+def _record_timings(job: Job, done: Sequence[Pass], batch_size: int, waiting: int) -> None:
+    """Records the forwards that were just run for a job, before it replaces its wish."""
+    timings, last = job.timings, done[-1] if done else NO_FORWARD
+    elapsed = sum(forward.nanoseconds for forward in done)
     own = prompt_tokens(job.wish) if isinstance(job.wish, Forward) else 0
-    job.timings.batch_rows, job.timings.prompt_rows = last.rows, last.prompt_rows
-    job.timings.prompts = last.prompts
-    job.timings.prompts_ns += last.prompts_share(elapsed, own_rows=own)
+    timings.forward_ns += elapsed
+    timings.forwards += len(done)
+    timings.batch_size, timings.waiting = batch_size, waiting
+    timings.batch_rows, timings.prompt_rows = last.rows, last.prompt_rows
+    timings.prompts = last.prompts
+    timings.prompts_ns += last.prompts_share(elapsed, own_rows=own)
 
 
 def _run(batch: Sequence[Job]) -> tuple[Sequence[Pass], Sequence[Tensor | None]]:

@@ -131,10 +131,14 @@ def _segment(forward: Forward, start: int) -> Segment:
 
 
 def _mask(forward: Forward, stored_from: int) -> Mask | None:
-    """Which stored rows each new row attends to, [rows, stored_from + rows]; None if all."""
+    """Which stored rows each new row attends to, [rows, stored_from + rows].
+
+    None if these are all rows before it and itself, as in a later chunk of a prompt: such a mask is
+    made only where it is needed, as it may take hundreds of MiB.
+    """
     slot, committed = forward.slot, len(forward.committed_token_ids)
     nodes = len(forward.node_token_ids)
-    if committed + nodes == 1 and slot.pending == nodes:
+    if slot.pending == nodes and (not nodes or committed + nodes == 1):
         return None
     mask = np.zeros((forward.rows, stored_from + forward.rows), dtype=np.bool_)
     mask[:, : slot.length] = True

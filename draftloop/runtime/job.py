@@ -20,7 +20,7 @@ class Job:
     """A running task: its next wish, the outcome that a caller waits for, and its timings.
 
     `session_slot` identifies the task's session by its first slot, or else by the slot of its first
-    wish.
+    wish. `is_awaited`: a session waits for it; False for work in the background.
     """
 
     task: Task[Any]
@@ -29,6 +29,7 @@ class Job:
     submitted_ns: int
     needs_forward: bool = True  # whether it needs forwards, as sessions do
     session_slot: Slot | None = None
+    is_awaited: bool = True
     wish: Wish | None = None
     # the request's context, so that log lines name the request
     context: Context = field(default_factory=copy_context)

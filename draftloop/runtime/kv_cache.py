@@ -91,15 +91,17 @@ class KVCache:
         return slot
 
     def _eviction_index(self) -> int:
-        """Index among the free slots of the one to take; if texts are kept, the one freed first.
+        """Index among the free slots of the one to take.
 
-        Once `touched_rows` are reached, it is the slot with the most rows ever written, so that no
-        further memory is touched.
+        A slot that was used and keeps no text comes first, then one that was never used, then the
+        one freed first. Once `touched_rows` are reached, it is the slot with the most rows ever
+        written, so that no further memory is touched.
         """
         if not self._kept:
             return -1
         if self._touched_rows is None or sum(self._reached) < self._touched_rows:
-            return 0
+            empty = [place for place, slot in enumerate(self._free) if slot not in self._kept]
+            return max(empty, key=lambda place: self._reached[self._free[place]], default=0)
         return max(range(len(self._free)), key=lambda place: self._reached[self._free[place]])
 
     def release(self, slot: Slot) -> None:

@@ -120,7 +120,9 @@ class LeanDecoder:
         # [positions, 1, dim]
         angles = (table[0][:, None] for table in body.rotary_emb(like, all_positions))
         self._cosines, self._sines = (table.contiguous() for table in angles)
-        self._layers = [_convert_layer(layer, model, compiled=compiled) for layer in body.layers]
+        self._layers = [
+            _convert_layer(layer, model, positions, compiled=compiled) for layer in body.layers
+        ]
         self._head = model.lm_head if compiled else packed(model.lm_head)
         self._shape = StackShape(
             hidden=int(config.hidden_size),
@@ -196,8 +198,7 @@ class LeanDecoder:
     ) -> Tensor:
         """Attention output, [rows, heads * dim].
 
-        turned: rotated queries, then keys, [rows, heads + kv_heads, dim]. values: [rows, kv_heads,
-        dim].
+        rotated: queries, then keys, [rows, heads + kv_heads, dim]. values: [rows, kv_heads, dim].
         """
         queries = self._heads.queries
         out, _ = attend(
@@ -214,14 +215,15 @@ class LeanDecoder:
         return out.reshape(len(rotated), -1)
 
 
-def _convert_layer(layer: Any, model: PreTrainedModel, *, compiled: bool) -> Layer:
+def _convert_layer(layer: Any, model: PreTrainedModel, positions: int, *, compiled: bool) -> Layer:
     attention, mlp = layer.self_attn, layer.mlp
     ready = parts_of if compiled else packed
     activation = mlp.activation_fn if hasattr(mlp, "activation_fn") else mlp.act_fn
     window_source = model.config if isinstance(model, WINDOW_IN_CONFIG) else attention
+    window = getattr(window_source, "sliding_window", None)
     return Layer(
         attention=attention,
-        window=getattr(window_source, "sliding_window", None),
+        window=window if window is not None and window < positions else None,
         first_norm=layer.input_layernorm.weight,
         before_attention=ready(_joined(attention, "qkv_proj")),
         head_norms=_head_norms(attention),

@@ -194,7 +194,9 @@ def wanted_context(options: ModelOptions, network: PreTrainedModel) -> int:
     """
     config = network.config.get_text_config(decoder=True)
     trained = getattr(config, "max_position_embeddings", None)
-    if trained is None:
+    if trained is not None:
+        trained = max(trained, _scaled_context(config))
+    else:
         raise StartupFailure(
             f"model: {config.model_type} does not say how long a text it was trained for "
             f"(max_position_embeddings); serve a model that does"
@@ -203,6 +205,18 @@ def wanted_context(options: ModelOptions, network: PreTrainedModel) -> int:
         rule = f"must be at most {trained}, what the model was trained for"
         raise InvalidInput("context_length", rule, options.context_length)
     return options.context_length or int(trained)
+
+
+def _scaled_context(config: Any) -> int:
+    """The length for which YaRN (2309.00071) stretches the positions; 0 without it.
+
+    Model cards tell users to add YaRN to the configuration, but not to change its length.
+    """
+    rope = getattr(config, "rope_parameters", None) or {}
+    original = rope.get("original_max_position_embeddings")
+    if rope.get("rope_type") != "yarn" or not original:
+        return 0
+    return round(float(original) * float(rope.get("factor", 1.0)))
 
 
 def stop_tokens_of(network: PreTrainedModel, folder: Path) -> tuple[int, ...]:

@@ -20,9 +20,9 @@ class Records(NamedTuple):
     entries: addresses of the two kernels, and lanes per vector. stack, choice: the kernels'
     records. numbers: [3, rows]: token ids, positions, and the rows that tokens are chosen for.
     segment: see `cpu_stack_kernel`. window: address of `bias` and length of its rows. bias: buffer
-    for [rows, stored], 0 where a row attends to a key, else -inf. results: float64 [rows,
-    2 x count + 1], see `cpu_choice_kernel`. scores: float32 [rows, width]. noise: addresses of the
-    noise rows, for each position after the committed text. times: [forwards, 3], see `Pass`.
+    for [rows, stored], 0 where a row attends to a key, else -inf; flat. results: float64, flat,
+    rows x (2 x count + 1), see `cpu_choice_kernel`. scores: float32 [rows, width]. noise: addresses
+    of the noise rows, for each position after the committed text. times: [forwards, 3], see `Pass`.
     logits: float32 [rows, vocabulary]. cuts: the filters' parameters. scratch: the filters'
     buffers.
     """

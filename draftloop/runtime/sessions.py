@@ -54,10 +54,13 @@ class Opening:
     async def ready_sampler(self, model: LanguageModel) -> Sampler:
         """`sampler`, but in a thread if it would block the event loop for long.
 
-        That is the case if the grammar must process a long output or be compiled again: it was
-        compiled before the session waited for its slot, and may have been evicted since.
+        On a GPU, penalties and biases are copied there once the running forward has ended. A
+        grammar may have to process a long output or be compiled again: it was compiled before the
+        session waited for its slot, and may have been evicted since.
         """
         grammar, output = self.sampling.grammar, len(self.token_ids) - self.prompt_length
-        if grammar is None or (output <= MAX_AT_ONCE and model.grammars.is_compiled(grammar)):
+        on_cpu = model.device.type == "cpu"
+        quick = grammar is None or (output <= MAX_AT_ONCE and model.grammars.is_compiled(grammar))
+        if on_cpu and quick:
             return self.sampler(model)
         return await asyncio.to_thread(self.sampler, model)

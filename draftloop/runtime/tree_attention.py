@@ -70,6 +70,8 @@ def attend(
         return draftloop_batch.observe(layer, query, key, value), None
     if draftloop_batch is None or draftloop_cache is None:
         raise UnsupportedAttention("this model does not pass its arguments on to its attention")
+    if sliding_window is not None and sliding_window >= draftloop_cache.shape.rows:
+        sliding_window = None  # it hides nothing
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     sinks = None if s_aux is None else s_aux.flatten().float().contiguous()
     scoring, dims = Scoring(scale, softcap or None, sinks), value.shape[-1]
@@ -138,13 +140,12 @@ def _segment_attention(
         queries = query[0].float()
         return cpu_attention.attend(queries, keys, values, bias, segment.stored_to, scoring)
     keys, values = keys[:, : segment.stored_to], values[:, : segment.stored_to]
-    mask = _windowed(segment, window)
-    if not scoring.is_plain:
-        shown = _causal(segment) if mask is None else mask
-        seen = _on_device(shown, segment, window, query.device)
-        return _explicit_attention(query[0].float(), keys.float(), values.float(), seen, scoring)
-    masked = None if mask is None else _on_device(mask, segment, window, query.device)
     causal = segment.causal and window is None
+    if not scoring.is_plain:
+        seen = _mask_on_device(segment, window, query.device)
+        return _explicit_attention(query[0].float(), keys.float(), values.float(), seen, scoring)
+    sees_all = segment.mask is None and window is None and segment.stop - segment.start == 1
+    masked = None if causal or sees_all else _mask_on_device(segment, window, query.device)
     return _torch_attention(
         query.to(keys.dtype), keys, values, masked, scoring.scale, causal=causal
     )
@@ -193,9 +194,11 @@ def _explicit_attention(
     return torch.cat(attended, 1).transpose(0, 1)
 
 
-def _on_device(mask: Mask, segment: Segment, window: int | None, device: torch.device) -> Tensor:
+def _mask_on_device(segment: Segment, window: int | None, device: torch.device) -> Tensor:
     """A segment's mask as a tensor; computed once for all layers."""
     if window not in segment.masks_on_device:
+        mask = _windowed(segment, window)
+        mask = _causal(segment) if mask is None else mask
         segment.masks_on_device[window] = torch.from_numpy(mask).to(device)
     return segment.masks_on_device[window]
 

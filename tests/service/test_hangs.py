@@ -59,8 +59,8 @@ async def test_service_stopped_and_continued_within_a_forward_goes_on(
         run = host.model._run
 
         def stopped(forwards: Any) -> Any:
-            assert host.engine._forward_start is not None
-            host.engine._forward_start -= 3600
+            assert host.engine.forward_began is not None
+            host.engine.forward_began -= 3600
             time.sleep(1.5)  # time for one or two checks
             return run(forwards)
 

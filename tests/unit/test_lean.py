@@ -119,6 +119,17 @@ def test_lean_decoder_without_kernels_matches_transformers(
     torch.testing.assert_close(logits(lean), logits(load(folder, "float32")), rtol=1e-5, atol=1e-5)
 
 
+def test_window_longer_than_the_context_hides_nothing(tmp_path: Path) -> None:
+    """Phi-3's windows are often longer than what is served; it used to miss the fast path."""
+    config = MistralConfig(**SIZES, sliding_window=64, initializer_range=0.3)
+    save_model(tmp_path, config)
+    whole = load(tmp_path, "float32", context_length=64, max_draft_nodes=8)
+    cut = load(tmp_path, "float32", context_length=32, max_draft_nodes=8)
+    assert [layer.window for layer in whole._lean._layers] == [64] * len(whole._lean._layers)  # type: ignore[union-attr]
+    assert {layer.window for layer in cut._lean._layers} == {None}  # type: ignore[union-attr]
+    assert (cut.prepared is None) == (cpu_linear.UNIT is None) and whole.prepared is None
+
+
 def test_llama_under_another_name_has_no_window(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,6 +65,24 @@ def test_context_is_limited_to_the_trained_length(folder: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("scaling", "length"),
+    [
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}, 512),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}, 128),
+        ({"rope_type": "linear", "factor": 4.0}, 128),
+    ],
+)
+def test_context_is_as_long_as_yarn_makes_it(
+    tmp_path: Path, scaling: dict[str, Any], length: int
+) -> None:
+    """As model cards advise it; the length used to be that without YaRN, with YaRN's quality."""
+    folder = save_model(tmp_path, llama_config(rope_scaling=scaling))
+    assert load_model(folder).context_length == length
+    with pytest.raises(InvalidInput, match=f"must be at most {length}"):
+        load_model(folder, context_length=length + 1)
+
+
 def test_several_stop_tokens_are_read(tmp_path: Path) -> None:
     saved = save_model(tmp_path, llama_config(eos_token_id=[3, 5]))
     assert load_model(saved).stop_token_ids == (3, 5)

@@ -287,6 +287,24 @@ def test_memory_touched_for_kept_texts_is_bounded() -> None:
     assert len({slot.index for slot in slots}) == 8  # a session that needs a slot gets one
 
 
+def test_sessions_without_a_text_take_no_kept_text() -> None:
+    """Each private request used to take the place of another user's text."""
+    shape = CacheShape(layers=1, slots=4, kv_heads=1, rows=64, head_dim=2)
+    cache = KVCache(shape, dtype=torch.float32, device=torch.device("cpu"))
+
+    def serve(text: Text | None) -> int:
+        slot = cache.acquire(4) if text is None else acquire(cache, 4, text)
+        slot.length = 25
+        cache.release(slot)
+        return slot.index
+
+    kept = {serve(Text([number, *CHAT], "")) for number in range(3)}
+    private = {serve(None) for _ in range(6)}
+    assert len(kept) == 3 and len(private) == 1 and not kept & private
+    assert {slot.index for slot in cache.kept_slots()} == kept
+    assert serve(Text([9, *CHAT], "")) in private
+
+
 def test_only_copied_rows_count_as_shared() -> None:
     shape = CacheShape(layers=1, slots=2, kv_heads=1, rows=64, head_dim=2)
     cache = KVCache(shape, dtype=torch.float32, device=torch.device("cpu"))
