@@ -67,14 +67,16 @@ async def rounds(nodes: int) -> tuple[list[float], list[float], float]:
     proposing, learning, drafted = [], [], []
     for number in range(ROUNDS + WARM_UP):
         began = time.perf_counter()
-        draft = await plans.propose(committed, None, controller.next_budget(64))
+        draft = await plans.propose(committed, controller.next_budget(64))
         proposed = time.perf_counter()
         emitted = continuation[len(committed) : len(committed) + 1 + number % 4]
         committed = committed + emitted
         verdict = Verdict((), tuple(emitted), emitted[0], (0,) * len(draft.tree))
         learning_end = time.perf_counter()
         plans.observe(
-            RoundOutcome(committed=committed, new=len(emitted), draft=draft.tree, verdict=verdict)
+            RoundOutcome(
+                committed=committed, new_tokens=len(emitted), draft=draft.tree, verdict=verdict
+            )
         )
         if number >= WARM_UP:
             proposing.append((proposed - began) * 1e6)

@@ -83,8 +83,7 @@ async def rounds(deployment: Deployment, strategy: str, prompt: Prompt) -> list[
     observe = generation.drafting.observe
 
     def watch(outcome: RoundOutcome) -> None:
-        before = outcome.committed[-outcome.new - 1]
-        seen.append(Round(before, outcome.draft, outcome.verdict))
+        seen.append(Round(outcome.context[-1], outcome.draft, outcome.verdict))
         observe(outcome)
 
     generation.drafting.observe = watch  # type: ignore[method-assign]

@@ -27,7 +27,7 @@ class Ahead:
         self._ended, self._timings = False, ServiceTimings()
         task = self._strategy.draft_ahead(self._should_continue)
         self._under_way = self._engine.submit_awaitable(
-            task, self._timings, self._strategy.session.slot
+            task, self._timings, self._strategy.session.slot, is_awaited=False
         )
 
     async def end(self) -> int:

@@ -43,7 +43,7 @@ class Candidates:
         advance             moves the root to the end of the committed text
         plan, offer         sets the limits of growth; adds nodes of other sources
         begin               sets the first ends
-        while it `has_ends`    make_room, run (a forward returns its logits), take, next_ends;
+        while it `has_ends`    make_room, next_forward (which returns logits), take, next_ends;
                             or passes, which does all of that in one call;
                             or take_known, next_ends, if no forward is needed
         choose, build       selects the nodes that are worth verifying, as a `DraftTree`
@@ -212,8 +212,11 @@ class Candidates:
         """Rows left in the slot for nodes."""
         return self.session.model.options.max_draft_nodes - self.session.slot.pending
 
-    def run(self) -> Forward:
-        """The forward over the ends, preceded by committed tokens if the root was not run yet."""
+    def next_forward(self) -> Forward:
+        """Gives the ends rows in the slot; returns the forward over them.
+
+        If the root was not run yet, the forward begins with the committed tokens up to it.
+        """
         session, slot, tree = self.session, self.session.slot, self._tree
         nodes = [node for node in self.ends if node != ROOT]
         tail = () if self.root_is_run else session.committed[slot.length :]
@@ -260,9 +263,9 @@ class Candidates:
         tail = 0 if self.root_is_run else len(session.committed) - slot.length
         if tail + tree_ends.nodes_to_run(self._tree) > prepared.max_rows:
             return None
-        return Passes(session.model, slot, lambda: self._run(prepared, economy))
+        return Passes(session.model, slot, lambda: self._run_passes(prepared, economy))
 
-    def _run(self, prepared: Prepared, economy: Economy) -> list[Pass]:
+    def _run_passes(self, prepared: Prepared, economy: Economy) -> list[Pass]:
         self._ensure_capacity(self._max_nodes)
         session, slot, tree = self.session, self.session.slot, self._tree
         tail = [] if self.root_is_run else session.committed[slot.length :]

@@ -16,23 +16,25 @@ MAX_SURPRISE, MIN_S = 4.0, 1e-3
 # With every forward that does not pay, the mean time moves by this share back to the first guess,
 # so that further forwards are tried again.
 FADING = 0.005
+# Places in `Economy.state`.
+SECONDS, GAIN, FIRST_SECONDS = range(3)
 
 
 @compiled
-def observed(state: Floats, seconds: float, gain: float, first: bool) -> None:
+def observe(state: Floats, seconds: float, gain: float, first: bool) -> None:
     """`Economy.observe`, compiled."""
     if not first:
-        most = MAX_SURPRISE * max(state[0], MIN_S)
-        state[0] += (1 - MEMORY) * (min(seconds, most) - state[0])
-    state[1] += (1 - MEMORY) * (gain - state[1])
+        most = MAX_SURPRISE * max(state[SECONDS], MIN_S)
+        state[SECONDS] += (1 - MEMORY) * (min(seconds, most) - state[SECONDS])
+    state[GAIN] += (1 - MEMORY) * (gain - state[GAIN])
 
 
 @compiled
 def pays(state: Floats, reach: float, tokens_per_second: float, least: float) -> bool:
     """`Economy.pays`, compiled."""
-    is_worthwhile = reach * state[1] > tokens_per_second * state[0] + least
+    is_worthwhile = reach * state[GAIN] > tokens_per_second * state[SECONDS] + least
     if not is_worthwhile:
-        state[0] += FADING * (state[2] - state[0])
+        state[SECONDS] += FADING * (state[FIRST_SECONDS] - state[SECONDS])
     return bool(is_worthwhile)
 
 
@@ -40,7 +42,7 @@ class Economy:
     """Running means of what further forwards of a session's drafts cost and gain.
 
     `first_forward_s`: first guess of the seconds of one forward. `state`: mean seconds of a
-    forward; mean gain, the expected accepted tokens given that its start is accepted; first guess.
+    forward; mean gain, the expected accepted tokens given that its start is accepted; that guess.
     """
 
     def __init__(self, first_forward_s: float) -> None:
@@ -52,9 +54,12 @@ class Economy:
         The time of a draft's `first` forward is ignored, as it says nothing about further ones: if
         the target runs on the same machine, its weights fill the processor's caches by then.
         """
-        observed(self.state, seconds, gain, first)
+        observe(self.state, seconds, gain, first)
 
     def pays(self, reach: float, budget: DraftBudget) -> bool:
-        """Whether to run another forward after a draft that is fully accepted with `reach`."""
+        """Whether to run another forward after a draft that is fully accepted with `reach`.
+
+        To be called once per decision: every no moves the mean seconds towards the first guess.
+        """
         rate, least = budget.tokens_per_second, budget.least_path_probability
         return pays(self.state, reach, rate, least)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from drafter_service.ways import TwoWays, Ways
+from drafter_service.ways import Guessing, Ways
 from drafter_service.weighing import Weighing
 from draftloop.calibration import Calibration
 
@@ -15,10 +15,10 @@ class Experience:
 
     `calibration`: of what the draft model proposes. `reviews`: of what other sources offered and
     the draft model reviewed. `ways`: which of the draft models draft. `guessing`: whether their
-    forwards include guesses.
+    forwards check guesses.
     """
 
     calibration: Calibration = field(default_factory=Calibration)
     reviews: Weighing = field(default_factory=Weighing)
     ways: Ways = field(default_factory=Ways)
-    guessing: TwoWays = field(default_factory=TwoWays)
+    guessing: Guessing = field(default_factory=Guessing)

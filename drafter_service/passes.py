@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from drafter_service.economy import observed
+from drafter_service import economy
 from drafter_service.tree_children import offered_children, store_outputs, take, take_known
 from drafter_service.tree_ends import all_known, deepest, next_ends, nodes_to_run
 from drafter_service.tree_nodes import UNRUN, Learned, Tree
@@ -36,7 +36,7 @@ class Context(NamedTuple):
 
 
 @compiled
-def grow(tree: Tree, learned: Learned, economy: Floats, records: Records, context: Context) -> None:
+def grow(tree: Tree, learned: Learned, costs: Floats, records: Records, context: Context) -> None:
     """Grows the tree by forwards until none pays, or until there is no room for the next one."""
     plan, state = tree.plan[0], tree.state[0]
     while state.ends:
@@ -50,8 +50,8 @@ def grow(tree: Tree, learned: Learned, economy: Floats, records: Records, contex
             began, first = nanoseconds(), tree.nodes[ROOT].row == UNRUN
             chosen = run(tree, records, context)
             gain = read(tree, learned, records, chosen)
-            observed(economy, (nanoseconds() - began) / 1e9, gain, first)
-        next_ends(tree, economy)
+            economy.observe(costs, (nanoseconds() - began) / 1e9, gain, first)
+        next_ends(tree, costs)
 
 
 @compiled

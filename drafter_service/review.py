@@ -10,7 +10,7 @@ from torch import Tensor
 from drafter_service.session import DrafterSession
 from draftloop.runtime.acceptance import accept
 from draftloop.runtime.choices import Choices
-from draftloop.tree import ROOT, DraftTree, Verdict
+from draftloop.tree import DraftTree, Verdict
 
 
 def review(
@@ -29,19 +29,16 @@ def review(
     the model's own token (2312.11462, section 3); the guesses must then form a chain.
     """
     sampler = session.sampler
-    start = len(session.committed) + len(path)
-    positions = [start, *(start + depth for depth in guesses.depths())]
+    positions = guesses.predicted_positions(len(session.committed) + len(path))
     paths: list[list[int]] = [[*path]] * len(positions)
     if sampler.depends_on_path:
-        node_paths = (guesses.path(node) for node in range(ROOT, len(guesses)))
-        paths = [[*path, *(guesses.token_ids[n] for n in nodes)] for nodes in node_paths]
+        paths = [[*path, *tokens] for tokens in guesses.paths_tokens()]
     choices = sampler.best(logits, positions, paths)
     chosen = choices.firsts
     if leniency > 1:
         chosen = _lenient(choices, guesses.token_ids, math.log(leniency))
     verdict = accept(guesses, chosen[0], chosen[1:], session.stop_token_ids)
-    rows = [0, *(node + 1 for node in verdict.accepted_nodes)][: len(verdict.emitted_token_ids)]
-    return verdict, choices.shares_of(rows, verdict.emitted_token_ids)
+    return verdict, choices.shares_of(verdict.emitted_rows(), verdict.emitted_token_ids)
 
 
 def _lenient(choices: Choices, guessed: Sequence[int], slack: float) -> list[int]:

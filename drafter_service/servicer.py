@@ -90,7 +90,8 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
                 prefilled = self._host.engine.submit_awaitable(
                     strategy.prefill(), session_slot=slot
                 )
-                ahead = Ahead(self._host.engine, strategy, enabled=self._drafts_ahead)
+                drafts_ahead = self._drafts_ahead(first.open.target_processor)
+                ahead = Ahead(self._host.engine, strategy, enabled=drafts_ahead)
                 answers = self._answers(request_iterator, strategy, ahead)
                 try:
                     await run_in_pieces(strategy.index_steps(), REST_S)
@@ -103,11 +104,13 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
                     prefilled.cancel()
                     ahead.cancel()
 
-    @property
-    def _drafts_ahead(self) -> bool:
-        own_device = self._host.model.device.type != "cpu"
-        wish = self._settings.draft_ahead
-        return own_device if wish == "auto" else wish == "on"
+    def _drafts_ahead(self, target_processor: str) -> bool:
+        """Whether to draft while the target, on that processor, verifies the last draft."""
+        if (wish := self._settings.draft_ahead) != "auto":
+            return wish == "on"
+        # The target may run on this machine's CPU even if its process has another id.
+        is_shared = target_processor == self._host.info.processor
+        return self._host.model.device.type != "cpu" and not is_shared
 
     async def _answers(
         self,
@@ -149,7 +152,7 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
         )
         request.validate(self._host.model)
         if request.strategy == CASCADE:
-            request.cascade.matrix_for("cascade", 1 + len(self._host.smaller_models))
+            request.cascade.matrix_for(1 + len(self._host.smaller_models))
         return request
 
     async def _propose(

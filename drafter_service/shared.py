@@ -11,7 +11,7 @@ from drafter_service.config import DRAFT_TEMPERATURE
 from drafter_service.experience import Experience
 from drafter_service.session import DrafterSession, SessionRequest
 from drafter_service.strategies import STRATEGIES, Strategy
-from drafter_service.ways import TwoWays
+from drafter_service.ways import Guessing
 from draftloop.calibration import Calibration
 from draftloop.calibrations import step_of
 from draftloop.runtime.kv_cache import Slot
@@ -63,7 +63,7 @@ class StrategyFactory:
         for place, (model, slot) in reversed(list(enumerate(models))):
             experience = self._experiences[ExperienceKey(request.strategy, place, step)]
             if not has_default_window:
-                experience = replace(experience, guessing=TwoWays())
+                experience = replace(experience, guessing=Guessing())
             session = DrafterSession(
                 model,
                 slot,

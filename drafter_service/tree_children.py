@@ -10,6 +10,7 @@ from drafter_service.tree_nodes import (
     BY_CALIBRATION,
     BY_REVIEWS,
     MISSING,
+    NOT_JUDGED,
     SOURCE,
     Learned,
     Tree,
@@ -42,12 +43,13 @@ class Offered(NamedTuple):
     """Offered nodes whose parents are ends.
 
     places: index of each one's parent among the ends. shares: each one's share of the draft model's
-    scores.
+    scores. are_exact: 1, or 0 if only a maximum of the share is known.
     """
 
     nodes: Whole
     places: Whole
     shares: Floats
+    are_exact: Whole
 
 
 @compiled
@@ -61,7 +63,7 @@ def offered_children(tree: Tree) -> Offered:
             if tree.nodes[node].parent == tree.ends[place]:
                 nodes[count], places[count] = node, place
                 count += 1
-    return Offered(nodes[:count], places[:count], np.zeros(count))
+    return Offered(nodes[:count], places[:count], np.zeros(count), np.ones(count, np.int64))
 
 
 @compiled
@@ -72,7 +74,7 @@ def score_offered(tree: Tree, learned: Learned, guesses: Offered, tokens: Whole)
     """
     for guess in range(len(guesses.nodes)):
         known = tree.nodes[guesses.nodes[guess]]
-        known.judged_by = BY_REVIEWS
+        known.judged_by = BY_REVIEWS if guesses.are_exact[guess] else NOT_JUDGED
         known.is_first = tokens[guesses.places[guess], 0] == known.token
         known.share_odds, known.offer_odds = (
             log_odds(guesses.shares[guess]),
@@ -146,7 +148,8 @@ def take(tree: Tree, learned: Learned, tokens: Whole, shares: Floats, guesses: O
 def take_known(tree: Tree, learned: Learned) -> None:
     """`take` for ends that were all run before, with the stored outputs.
 
-    Only the best tokens are stored, so an offered node that is not among them has share 0.
+    Only the best tokens are stored. An offered node that is not among them counts with the largest
+    share that it may have; the reviews learn nothing from it.
     """
     state = tree.state[0]
     ends, width = int(state.ends), tree.model_tokens.shape[1]
@@ -156,10 +159,16 @@ def take_known(tree: Tree, learned: Learned) -> None:
         tokens[place], shares[place] = tree.model_tokens[row], tree.model_shares[row]
     guesses = offered_children(tree)
     for known in range(len(guesses.nodes)):
-        place = guesses.places[known]
+        place, token = guesses.places[known], tree.nodes[guesses.nodes[known]].token
+        stored, least, rest = False, 1.0, 1.0
         for rank in range(width):
-            if tokens[place, rank] == tree.nodes[guesses.nodes[known]].token:
-                guesses.shares[known] = max(guesses.shares[known], shares[place, rank])
+            share = shares[place, rank]
+            if share > 0:
+                least, rest = share, rest - share
+                if tokens[place, rank] == token:
+                    stored, guesses.shares[known] = True, share
+        if not stored:
+            guesses.shares[known], guesses.are_exact[known] = min(least, max(rest, 0.0)), 0
     take(tree, learned, tokens, shares, guesses)
 
 

@@ -7,7 +7,7 @@ from enum import IntEnum
 from draftloop.calibration import Calibration
 from draftloop.pace import Pace
 
-# `TwoWays`: forwards of each way at first; then one forward in RETRY goes the worse way.
+# `Guessing`: drafts with and without guesses at first; then one in RETRY is of the worse kind.
 TRIALS, RETRY = 4, 16
 # `Ways`: one draft in RETRY_OF_ALL, over all sessions, goes another way. A way replaces the usual
 # one when its drafts have gained CLEARLY tokens more than as many of the usual one would have, so
@@ -36,20 +36,20 @@ class Turns:
         return best if left else others[turn % len(others)]
 
 
-class TwoWays:
-    """Chooses the one of two ways to draft that adds more tokens per second."""
+class Guessing:
+    """Whether the draft model drafts more tokens per second with guesses or without."""
 
     def __init__(self) -> None:
-        self._first, self._other = Pace(CHOICE_MEMORY), Pace(CHOICE_MEMORY)
+        self._with_guesses, self._without = Pace(CHOICE_MEMORY), Pace(CHOICE_MEMORY)
         self._turns = Turns(2, RETRY, TRIALS)
 
-    def takes_first(self) -> bool:
-        """Whether the next forward is to go the first way."""
-        return not self._turns.next(int(self._first.rate < self._other.rate))
+    def should_guess(self) -> bool:
+        """Whether the next draft's forwards are to check guesses; to be called once per draft."""
+        return not self._turns.next(int(self._with_guesses.rate < self._without.rate))
 
-    def observe(self, first: bool, tokens: int, seconds: float) -> None:
-        """Records the tokens and seconds of a forward by the first or the other way."""
-        (self._first if first else self._other).observe(tokens, seconds)
+    def observe(self, guessed: bool, tokens: int, seconds: float) -> None:
+        """Records the tokens and seconds of a draft with or without guesses."""
+        (self._with_guesses if guessed else self._without).observe(tokens, seconds)
 
 
 class Way(IntEnum):

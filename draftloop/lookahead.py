@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from draftloop.errors import InvalidInput
-from draftloop.tree import TokenSource
+from draftloop.tree import ROOT, TokenSource
 from draftloop.tree_builder import TreeBuilder
 
 # Window tokens serve to get the model's predictions after them; they are hardly ever accepted.
@@ -73,10 +73,10 @@ class LookaheadWindow:
         height = len(self.rows)
         return max(0, min(len(self.rows[0]), max_depth - height + 1, max_nodes // height))
 
-    def place(self, builder: TreeBuilder, root: int, max_depth: int, max_nodes: int) -> None:
-        """Adds the window's columns below `root`, as many as depth and nodes allow."""
+    def place(self, builder: TreeBuilder, max_depth: int, max_nodes: int) -> None:
+        """Adds the window's columns below the root, as many as depth and nodes allow."""
         columns = self._columns(max_depth, max_nodes)
-        above = [root] * columns
+        above = [ROOT] * columns
         for index, row in enumerate(self.rows):
             nodes: list[int] = []
             for column, token in enumerate(row[:columns]):

@@ -105,7 +105,7 @@ class CascadeParameters:
             rule = f"must be from 1 to {MAX_CASCADE_TOKENS}"
             raise InvalidInput(f"{field}.leniency", rule, self.leniency)
 
-    def matrix_for(self, field: str, draft_models: int) -> tuple[tuple[int, ...], ...]:
+    def matrix_for(self, draft_models: int) -> tuple[tuple[int, ...], ...]:
         """The matrix for this number of draft models, followed by the statistical drafter.
 
         Raises InvalidInput if the given matrix is for another number of drafters.
@@ -118,7 +118,7 @@ class CascadeParameters:
                 f"must have {size} rows of {size} entries: the drafter serves {draft_models} "
                 f"draft model{'s' * (draft_models > 1)}, and the statistical drafter comes last"
             )
-            raise InvalidInput(f"{field}.matrix", rule, [list(row) for row in self.matrix])
+            raise InvalidInput("cascade.matrix", rule, [list(row) for row in self.matrix])
         return self.matrix
 
 

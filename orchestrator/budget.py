@@ -95,11 +95,11 @@ class Controller:
         other_sessions = (cost.load.sessions - 1) / share_without_prompts
         shared_rate = rate * (1 + other_sessions)
         return Prices(
-            plain,
-            rate,
-            other_sessions,
-            shared_rate,
-            shared_rate * cost.node_nanoseconds(self._nodes, self.max_nodes),
+            plain_rate=plain,
+            rate=rate,
+            others=other_sessions,
+            shared_rate=shared_rate,
+            node_price=shared_rate * cost.node_nanoseconds(self._nodes, self.max_nodes),
         )
 
     def _pace_with_prior(self) -> float:

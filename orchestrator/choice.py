@@ -98,10 +98,10 @@ class ModelChoice(DraftChoice):
         # A round that wanted a draft opened the session: the first round that can ask then does.
         self._just_opened = False
         self._try = _Try(0)
-        # In this round: what free sources offer, and the advantage of asking in tokens, before it
-        # is corrected by hindsight.
+        # In this round: what free sources offer, and the advantage of asking in tokens, before and
+        # after it is corrected by hindsight.
         self._offer = NO_OFFER
-        self._expected_advantage = 0.0
+        self._expected_advantage = self._advantage = 0.0
 
     def open(self, committed: Sequence[int]) -> None:
         """Opens the drafter's session, which prefills, if that is expected to pay.
@@ -116,12 +116,15 @@ class ModelChoice(DraftChoice):
         A round that only opens the session does not ask; this does not count as a fallback.
         """
         self._offer, self._expected_advantage = offer, super().advantage(offer)
-        advantage = self._expected_advantage + self._correction(offer)
-        if self.drafter.is_requested:
-            due = self.drafter.is_due
-            return self._controller.fixed or (due and self._decide_to_ask(advantage, offer))
-        self._just_opened = self._open_if_due(committed, advantage)
-        return self._just_opened and not self.drafter.is_requested  # no replica was available
+        self._advantage = self._expected_advantage + self._correction(offer)
+        if not self.drafter.is_requested:
+            self._just_opened = self._open_if_due(committed, self._advantage)
+            # Still not requested: no replica takes the session. Asking then fails at once, which
+            # counts as a fallback.
+            return self._just_opened and not self.drafter.is_requested
+        if self._controller.fixed:
+            return True
+        return self.drafter.is_due and self._decide_to_ask(self._advantage, offer)
 
     def advantage(self, offer: Offer = NO_OFFER) -> float:
         """The advantage as in the base class, corrected by hindsight."""
@@ -140,8 +143,7 @@ class ModelChoice(DraftChoice):
         controller = self._controller
         if controller.fixed or controller.verify_cost.load.is_shared or not self.drafter.is_ready:
             return False
-        # a try exists to find this out
-        is_try = self._expected_advantage + self._correction(self._offer) <= 0
+        is_try = self._advantage <= 0  # a try exists to find this out
         return self._gain.shared.hindsight.should_judge(is_try)
 
     def record_hindsight(self, saved_ns: float) -> None:

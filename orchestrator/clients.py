@@ -124,6 +124,7 @@ class DrafterStream(Stream):
         message = drafter_pb2.OpenDrafterSession(
             **_opening_fields(self._terms, committed),
             strategy=request.strategy,
+            target_processor=self._terms.target.processor,
             phrases=access_to_pb(request.access(self._terms.target.model_fingerprint)),
             ouroboros=ouroboros_to_pb(request.speculation.ouroboros),
             opt_tree=opt_tree_to_pb(request.speculation.opt_tree),

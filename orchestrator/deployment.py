@@ -116,7 +116,7 @@ class Deployment:
                 request.stop,
                 request.text_form,
                 stop_token_ids=request.stop_token_ids,
-                min_tokens=request.sampling.bans.min_tokens,
+                min_tokens=request.min_tokens,
             ),
             context_length=info.context_length,
             deadline=deadline,
@@ -168,7 +168,6 @@ class Deployment:
             drafter=DrafterSession(
                 self._services.drafters,
                 self._session_terms(request, self.settings.draft_timeout_s, deadline),
-                target=self.verifier,
             ),
             costs=draft_costs,
             tokens_left=request.expected_remaining,

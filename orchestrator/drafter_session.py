@@ -8,14 +8,18 @@ from collections.abc import Sequence
 
 from draftloop import logs
 from draftloop.errors import DraftloopError, InvalidInput, Unavailable
-from draftloop.model_info import ModelInfo
 from draftloop.tree import EMPTY_TREE, Draft, DraftBudget, DraftTree, Verdict
 from orchestrator.clients import DrafterStream
 from orchestrator.metrics import FALLBACKS, reason_of
 from orchestrator.replicas import Replica, Replicas
 from orchestrator.selection import restrict_to_vocabulary
 from orchestrator.session import Session
+from orchestrator.stream import NoAnswer, ServiceFailed
 from orchestrator.terms import SessionTerms
+
+# Proposals that may fail one after the other although the drafter can be reached. Then the request
+# goes on without it: every further one could cost the whole timeout of an answer.
+MAX_FAILED_PROPOSALS = 3
 
 log = logs.get(__name__)
 
@@ -24,18 +28,17 @@ class DrafterSession(Session[DrafterStream]):
     """A session that rounds do without until it `is_due`.
 
     Its state is the task that opens it: None before opening and after a loss, running while the
-    drafter prefills, and done once it can draft. Once a drafter has refused the request, the
-    session is never opened again.
+    drafter prefills, and done once it can draft. Once a drafter has refused the request, or
+    MAX_FAILED_PROPOSALS have failed in a row, the session is never opened again.
     """
 
-    def __init__(self, replicas: Replicas, terms: SessionTerms, *, target: ModelInfo) -> None:
+    def __init__(self, replicas: Replicas, terms: SessionTerms) -> None:
         super().__init__(replicas, terms)
-        self._target = target
-        self._prefilled_tokens: int | None = (
-            None  # tokens of the text that a replica has already computed
-        )
+        # tokens of the text that a replica has already computed
+        self._prefilled_tokens: int | None = None
         self._opening: asyncio.Task[None] | None = None
         self._refused = False  # whether a drafter said that it cannot serve this request
+        self._failed_proposals = 0  # since the last one that succeeded
         self._max_wait_s = 0.0
 
     @property
@@ -55,7 +58,8 @@ class DrafterSession(Session[DrafterStream]):
 
     def can_serve(self, committed: Sequence[int]) -> bool:
         """Whether a drafter can take the request and its text."""
-        return not self._refused and self._has_room(committed)
+        is_given_up = self._refused or self._failed_proposals >= MAX_FAILED_PROPOSALS
+        return not is_given_up and self._has_room(committed)
 
     def tokens_to_prefill(self, committed: Sequence[int]) -> int:
         """How many tokens a replica would have to prefill.
@@ -73,8 +77,8 @@ class DrafterSession(Session[DrafterStream]):
         """Starts opening on the best replica that is not resting; the drafter then prefills.
 
         The first `propose` before it has prefilled waits up to `max_wait_s` seconds; None: the
-        timeout of an answer. Does nothing if the request was refused, if the text exceeds the draft
-        model's context, or if all replicas are resting.
+        timeout of an answer. Does nothing if no drafter can serve the request, or if all replicas
+        are resting.
         """
         if not self.can_serve(committed):
             return
@@ -95,16 +99,21 @@ class DrafterSession(Session[DrafterStream]):
         """A checked draft within the budget. Raises Unavailable if none came in time."""
         stream = await self._ready_stream(committed)
         try:
-            draft = await stream.propose(committed, verdict, budget, self._trim_offer(offer))
+            draft = await stream.propose(
+                committed, self._known_verdict(verdict), budget, self._trim_offer(offer)
+            )
         except DraftloopError as error:
             self._refused = _is_refusal(error)
+            self._failed_proposals += isinstance(error, (NoAnswer, ServiceFailed))
             raise self._drop_after_failure(error) from None
         try:
             self._check_draft(draft, len(committed), budget)
         except InvalidInput as mistake:
+            self._failed_proposals += 1
             raise self._drop_after_failure(mistake) from None
+        self._failed_proposals = 0
         self._record_success()
-        tree = restrict_to_vocabulary(draft.tree, self._target.vocabulary_size)
+        tree = restrict_to_vocabulary(draft.tree, self._terms.target.vocabulary_size)
         return draft if tree is draft.tree else dataclasses.replace(draft, tree=tree)
 
     async def _ready_stream(self, committed: Sequence[int]) -> DrafterStream:
@@ -115,6 +124,8 @@ class DrafterSession(Session[DrafterStream]):
             raise _fallback_error("context", "the text has outgrown the draft model's context")
         if self._refused:
             raise _fallback_error("refused", "it has refused the request")
+        if self._failed_proposals >= MAX_FAILED_PROPOSALS:
+            raise _fallback_error("failing", f"{self._failed_proposals} proposals have failed")
         if self._opening is None:
             self.open(committed)
             raise _fallback_error("no_session", "no session is open")
@@ -157,14 +168,22 @@ class DrafterSession(Session[DrafterStream]):
         except Exception as error:  # in a task of its own, nobody else would log it
             log.error("unforeseen error", exc_info=error)
             self._handle_failure(error)
-        else:
-            self._record_success()
+        else:  # not yet a success: it must be able to draft as well
+            self._report_load()
             self._record_prefix(committed)
 
     def _has_room(self, committed: Sequence[int]) -> bool:
         """Whether the draft model's context has room for the text and one more token."""
         model = self._replicas.model
         return model is None or len(committed) < model.context_length
+
+    def _known_verdict(self, verdict: Verdict | None) -> Verdict | None:
+        """The verdict; None if the target predicted a token unknown to the draft model."""
+        model = self._replicas.model
+        if verdict is None or model is None:
+            return verdict
+        highest = max((verdict.root_prediction, *verdict.node_predictions))
+        return verdict if highest < model.vocabulary_size else None
 
     def _trim_offer(self, offer: DraftTree) -> DraftTree:
         """The offer without tokens unknown to the draft model, cut to as many nodes as it takes.
@@ -185,7 +204,7 @@ class DrafterSession(Session[DrafterStream]):
             rule = f"must be {length}, the length asked for"
             raise InvalidInput("committed_length", rule, draft.committed_length)
         tree, model = draft.tree, self._replicas.model
-        sizes = [info.vocabulary_size for info in (self._target, model) if info is not None]
+        sizes = [info.vocabulary_size for info in (self._terms.target, model) if info is not None]
         tree.validate(vocabulary_size=max(sizes), max_nodes=budget.max_nodes)
         deepest = max(tree.depths(), default=0)
         if deepest > budget.max_depth:

@@ -70,10 +70,8 @@ class Drafting:
         if self._source is not None:
             await run_in_pieces(self._source.index_steps())
 
-    async def propose(
-        self, committed: Sequence[int], verdict: Verdict | None, budget: DraftBudget
-    ) -> Draft:
-        """Returns a draft within the budget. `verdict` is that on the last draft, if any."""
+    async def propose(self, committed: Sequence[int], budget: DraftBudget) -> Draft:
+        """Returns a draft within the budget."""
         if self._choice is None or not budget.max_nodes or not self._choice.should_draft():
             return Draft(tree=EMPTY_TREE, committed_length=len(committed))
         draft = self._choice.cut(self._draft_from_source(committed, budget))
@@ -83,13 +81,12 @@ class Drafting:
 
     def observe(self, outcome: RoundOutcome) -> None:
         """Learns from a finished round: its tokens and, if its draft was judged, its success."""
-        draft, verdict = outcome.draft, outcome.verdict
         proposed, self._proposed = self._proposed, None
         if self._source is not None:
-            self._source.observe(outcome.committed, outcome.new, draft, verdict)
+            self._source.observe(outcome)
         if self._choice is not None and proposed is not None and not outcome.draft_is_lost:
-            accepted = len(verdict.accepted_nodes)
-            self._choice.observe(accepted, len(draft), proposed.draft_ns, proposed.offer)
+            accepted, nodes = len(outcome.verdict.accepted_nodes), len(outcome.draft)
+            self._choice.observe(accepted, nodes, proposed.draft_ns, proposed.offer)
 
     def observe_delay(self, nanoseconds: float) -> None:
         """Records how much longer than expected the last observed round took.
@@ -125,8 +122,9 @@ class Drafting:
 class ModelDrafting(Drafting):
     """Asks the drafter as well, in the rounds that `choice` picks; without a choice, never.
 
-    With `always_offers`, `source` drafts in every round, and the drafter is asked where its draft
-    is expected to be worth more. Otherwise `source` only replaces a drafter that is unavailable.
+    With `always_offers`, `source` drafts in every round and competes with the drafter, which is
+    asked where its draft is expected to be worth more. Otherwise `source` only replaces a drafter
+    that is unavailable.
     """
 
     _choice: ModelChoice | None
@@ -145,7 +143,6 @@ class ModelDrafting(Drafting):
         self._controller = controller
         self._figures = figures
         self._always_offers = always_offers
-        self._awaits_verdict = False  # whether the last round's draft came from the drafter
         # Verdict on the drafter's last draft, until it is sent with the next call.
         self._unsent_verdict: Verdict | None = None
 
@@ -154,21 +151,18 @@ class ModelDrafting(Drafting):
         if self._choice is not None:
             self._choice.open(committed)
 
-    async def propose(
-        self, committed: Sequence[int], verdict: Verdict | None, budget: DraftBudget
-    ) -> Draft:
+    async def propose(self, committed: Sequence[int], budget: DraftBudget) -> Draft:
         """The draft expected to be worth most: none, the free sources' or the drafter's."""
-        if self._awaits_verdict:
-            self._unsent_verdict, self._awaits_verdict = verdict, False
         free_draft, selected = self._free_draft(
             committed, budget if self._always_offers else NO_DRAFT
         )
-        choice = (
-            self._choice
-            if budget.max_nodes and not self._free_sources_win(selected.offer)
-            else None
-        )
-        if choice is None or not choice.should_ask(committed, selected.offer):
+        choice, offer = self._choice, selected.offer
+        if (
+            choice is None
+            or not budget.max_nodes
+            or self._free_sources_win(choice, offer)
+            or not choice.should_ask(committed, offer)
+        ):
             return self._draft_without_model(free_draft, selected)
         looks_back = self._always_offers and self._phrases is not None and choice.should_look_back()
         began_ns = time.perf_counter_ns()
@@ -182,7 +176,6 @@ class ModelDrafting(Drafting):
             if not self._always_offers:
                 free_draft, selected = self._free_draft(committed, budget)
             return self._draft_without_model(free_draft, selected)
-        self._awaits_verdict = True
         draft = choice.cut(draft)
         waited_ns, alternative = time.perf_counter_ns() - began_ns, None
         if looks_back:
@@ -196,9 +189,11 @@ class ModelDrafting(Drafting):
 
         The latter is skipped if other sessions shared the verification, or if the draft was lost.
         """
-        alternative = self._proposed.alternative if self._proposed is not None else None
-        if alternative is not None and not (outcome.draft_is_lost or outcome.is_shared):
-            self._record_hindsight(alternative, outcome)
+        if self._proposed is not None:
+            self._unsent_verdict = outcome.verdict
+            alternative = self._proposed.alternative
+            if alternative is not None and not (outcome.draft_is_lost or outcome.is_shared):
+                self._record_hindsight(alternative, outcome)
         super().observe(outcome)
 
     def _record_hindsight(self, alternative: Alternative, outcome: RoundOutcome) -> None:
@@ -208,9 +203,7 @@ class ModelDrafting(Drafting):
         """
         assert self._choice is not None and self._phrases is not None, "there is an alternative"
         took_ns = time.perf_counter_ns() - alternative.began_ns
-        alternative_ns = alternative.nanoseconds(
-            outcome.committed, outcome.new, self._phrases, self._controller
-        )
+        alternative_ns = alternative.nanoseconds(outcome, self._phrases, self._controller)
         self._choice.record_hindsight(alternative_ns - took_ns)
 
     async def close(self) -> None:
@@ -223,13 +216,12 @@ class ModelDrafting(Drafting):
         draft = self._draft_from_source(committed, budget)
         return draft, self._controller.select(draft.tree)
 
-    def _free_sources_win(self, offer: Offer) -> bool:
+    def _free_sources_win(self, choice: ModelChoice, offer: Offer) -> bool:
         """Whether free sources promise more than the drafter, if the size of drafts is fixed.
 
         Otherwise `ModelChoice.should_ask` compares the two.
         """
-        choice = self._choice
-        return choice is not None and self._controller.fixed and choice.advantage(offer) < 0
+        return self._controller.fixed and choice.advantage(offer) < 0
 
     async def _draft_with_model(
         self,

@@ -24,7 +24,14 @@ from draftloop.tree import (
 
 @dataclass(slots=True)
 class SpeculationFigures:
-    """Statistics of the drafts of one request."""
+    """Statistics of the drafts of one request, as `SpeculationFigures` in generation.proto.
+
+    The opening of the verifier session, which emits the first token, is no round. `round_tokens`
+    are the tokens that rounds emitted, bonus tokens included. `fallback_rounds` asked the drafter
+    in vain; `phrase_rounds` did not ask it, as phrases were worth more. Nodes by source: those
+    `proposed`, those verified (`drafted`), those `expected` to be accepted by their estimates, and
+    those `accepted`. `ends`: rounds by what ended their draft.
+    """
 
     rounds: int = 0
     draft_tokens: int = 0

@@ -47,7 +47,7 @@ class FusedDrafting(ModelDrafting):
             source, phrases, choice, controller=controller, figures=figures, always_offers=True
         )
 
-    def _free_sources_win(self, offer: Offer) -> bool:
+    def _free_sources_win(self, choice: ModelChoice, offer: Offer) -> bool:
         """Always False: the draft model extends the free sources' tree and does not compete."""
         return False
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from draftloop.phrase import MAX_CONTEXT
 from draftloop.tree import ROOT, DraftBudget, DraftTree
 from orchestrator.budget import Controller
+from orchestrator.outcome import RoundOutcome
 from orchestrator.selection import Offer, Selection
 from phrase_store.session import PhraseSession
 
@@ -87,24 +87,23 @@ class Alternative:
     began_ns: int
 
     def nanoseconds(
-        self, committed: Sequence[int], new: int, phrases: PhraseSession, controller: Controller
+        self, outcome: RoundOutcome, phrases: PhraseSession, controller: Controller
     ) -> float:
-        """Time that free sources alone would have needed for the last `new` committed tokens.
+        """Time that free sources alone would have needed for the tokens that the round committed.
 
         To be called before `phrases` learns these tokens.
         """
-        known = len(committed) - new
-        before, text = committed[max(0, known - MAX_CONTEXT) : known], committed[known:]
+        context, text = outcome.context, outcome.new_token_ids
         chosen, done, total = self.chosen, 0, 0.0
         while True:
-            matching, remaining = count_matching(chosen.tree, text[done:]), new - done
+            matching, remaining = count_matching(chosen.tree, text[done:]), len(text) - done
             took_ns = controller.verify_cost.nanoseconds(len(chosen.tree)) + self.own_ns
             if matching >= remaining:  # its draft may reach further: the text beyond is not known
                 return total + took_ns * remaining / max(remaining, 1 + chosen.promised)
             total, done = total + took_ns, done + matching + 1
-            if done == new:
+            if done == len(text):
                 return total
-            chosen = controller.select(phrases.peek(before, self.budget, text[:done]))
+            chosen = controller.select(phrases.peek(context, self.budget, text[:done]))
 
 
 def count_matching(tree: DraftTree, text: Sequence[int]) -> int:

@@ -25,7 +25,6 @@ from draftloop.tree import (
     DraftBudget,
     DraftEnd,
     DraftTree,
-    TokenSource,
     Verdict,
     Verification,
 )
@@ -55,7 +54,6 @@ class Generation:
     committed: list[int] = field(init=False)
     timings: Timings = field(default_factory=Timings)
     meter: RequestMeter = field(init=False)
-    _times: RoundTimes = field(init=False, default_factory=RoundTimes)  # of the current round
     _indexing: asyncio.Task[None] | None = field(init=False, default=None)  # indexes the prompt
     finish_reason: str | None = None
     cached_prompt_tokens: int = 0  # prompt tokens that the verifier did not have to compute
@@ -76,23 +74,22 @@ class Generation:
             waited_ns = self.timings.time_to_first_token_ns
             self.meter.record_first_token(len(self.request.prompt), waited_ns, len(piece.token_ids))
             yield piece
-            verdict: Verdict | None = None
             decoding_began_ns = time.perf_counter_ns()
             if self.finish_reason is None:
                 await self._prepare_drafting(piece, first)
             round_ended_ns = time.perf_counter_ns()
             while self.finish_reason is None:
+                times = RoundTimes()
                 with trace.child("round", committed_length=len(self.committed)) as span:
-                    draft = await self._draft(verdict, span)
-                    answer = await self._verify(draft, span)
-                verdict = answer.verdict
-                draft_is_lost = self._times.reopened or not verdict.judges(draft.tree)
-                if draft_is_lost:
+                    draft = await self._draft(times, span)
+                    answer = await self._verify(draft, times, span)
+                if times.reopened:  # the draft was lost with the session that should have judged it
                     draft = dataclasses.replace(draft, tree=EMPTY_TREE)
-                piece = self._commit(draft.tree, verdict, draft.end)
-                self._observe(piece, answer, draft_is_lost=draft_is_lost)
+                piece = self._commit(draft.tree, answer.verdict, draft.end)
+                self._observe(piece, answer, draft_is_lost=times.reopened)
                 round_began_ns, round_ended_ns = round_ended_ns, time.perf_counter_ns()
-                self._learn(draft, answer, piece, round_ended_ns - round_began_ns)
+                times.round_ns = round_ended_ns - round_began_ns
+                self._learn(draft, answer, piece, times)
                 self.timings.decode_ns = round_ended_ns - decoding_began_ns
                 yield piece
         finally:
@@ -138,7 +135,7 @@ class Generation:
         self.drafting.observe(
             RoundOutcome(
                 committed=self.committed,
-                new=len(piece.token_ids),
+                new_tokens=len(piece.token_ids),
                 draft=piece.draft,
                 verdict=answer.verdict,
                 draft_is_lost=draft_is_lost,
@@ -146,16 +143,15 @@ class Generation:
             )
         )
 
-    async def _draft(self, verdict: Verdict | None, parent: Span) -> Draft:
-        """Gets a draft within the current budget and records how long it took."""
+    async def _draft(self, times: RoundTimes, parent: Span) -> Draft:
+        """Gets a draft within the current budget and records in `times` how long it took."""
         asked_ns, fallbacks = time.perf_counter_ns(), self.figures.fallback_rounds
         with parent.child("draft") as span:
-            draft = await self.drafting.propose(self.committed, verdict, self._budget())
+            draft = await self.drafting.propose(self.committed, self._budget())
             span.set_attributes(nodes=len(draft.tree), **draft.timings.attributes())
-        waited_ns = time.perf_counter_ns() - asked_ns
-        fell_back = self.figures.fallback_rounds > fallbacks
-        self._times = RoundTimes(draft_ns=waited_ns, fell_back=fell_back)
-        self.timings.observe_draft(self._times, draft.timings)
+        times.draft_ns = time.perf_counter_ns() - asked_ns
+        times.fell_back = self.figures.fallback_rounds > fallbacks
+        self.timings.observe_draft(times, draft.timings)
         self.figures.draft_forwards += draft.timings.forwards
         return draft
 
@@ -168,21 +164,20 @@ class Generation:
         room = min(remaining, context_length - len(self.committed)) - 1
         return self.controller.next_budget(max(room, 0))
 
-    async def _verify(self, draft: Draft, parent: Span) -> Verification:
-        asked_ns = time.perf_counter_ns()
+    async def _verify(self, draft: Draft, times: RoundTimes, parent: Span) -> Verification:
+        """Gets the verdict and records in `times` how long it took, and whether it was retried."""
+        asked_ns, reopened = time.perf_counter_ns(), self.verifier.reopened
         with parent.child("verify") as span:
             answer = await self.verifier.verify(self.committed, draft.tree)
             accepted = len(answer.verdict.accepted_nodes)
             span.set_attributes(accepted=accepted, **answer.timings.attributes())
-        self._times.verify_ns = time.perf_counter_ns() - asked_ns
-        # Whether the verdict comes from a session that was reopened during this round.
-        self._times.reopened = self.verifier.reopened > self.figures.reopened_sessions
-        self.timings.observe_verify(self._times, answer.timings)
+        times.verify_ns = time.perf_counter_ns() - asked_ns
+        times.reopened = self.verifier.reopened > reopened
+        self.timings.observe_verify(times, answer.timings)
         return answer
 
     def _commit(self, tree: DraftTree, verdict: Verdict, end: DraftEnd = DraftEnd.NONE) -> Piece:
         """Makes the verdict's tokens final, up to the first one that ends the output."""
-        sources = verdict.emitted_sources(tree) if len(tree) else []
         kept_tokens: list[int] = []
         texts: list[str] = []
         for token in verdict.emitted_token_ids:
@@ -193,10 +188,13 @@ class Generation:
             self.finish_reason = self._finish_reason_after(token)
             if self.finish_reason:
                 break
-        token_sources = (sources or [TokenSource.TARGET] * len(kept_tokens))[: len(kept_tokens)]
+        if self.finish_reason and self.text.has_stop_texts:
+            texts[-1] += self.text.finish()
+            if self.text.stopped:
+                self.finish_reason = STOP
         return Piece(
             token_ids=tuple(kept_tokens),
-            sources=tuple(token_sources),
+            sources=tuple(verdict.emitted_sources(tree)[: len(kept_tokens)]),
             decode_texts=self._text_decoder(kept_tokens, texts),
             logprobs=verdict.logprobs[: len(kept_tokens)],
             draft=tree,
@@ -210,13 +208,9 @@ class Generation:
         Decoding is deferred until that function is called. If there are stop texts, the tokens had
         to be decoded already, into `texts`.
         """
-        is_last = self.finish_reason is not None
-        if not self.text.has_stop_texts:
-            return self.text.defer(kept, is_last=is_last)
-        if is_last:
-            texts[-1] += self.text.finish()
-            self.finish_reason = STOP if self.text.stopped else self.finish_reason
-        return lambda: tuple(texts)
+        if self.text.has_stop_texts:
+            return lambda: tuple(texts)
+        return self.text.defer(kept, is_last=self.finish_reason is not None)
 
     def _finish_reason_after(self, token: int) -> str | None:
         if token in self.request.stop_token_ids or self.text.stopped:
@@ -224,11 +218,10 @@ class Generation:
         context_is_full = len(self.committed) >= self.context_length
         return LENGTH if context_is_full or self.output_length >= self.request.max_tokens else None
 
-    def _learn(self, draft: Draft, answer: Verification, piece: Piece, round_ns: int) -> None:
+    def _learn(self, draft: Draft, answer: Verification, piece: Piece, times: RoundTimes) -> None:
         kept = len(piece.token_ids)
-        self.timings.observe_round(round_ns, draft, answer)
-        self._times.round_ns = round_ns
-        if self._times.reopened:  # such a round says nothing about drafts or about the pace
+        self.timings.observe_round(times.round_ns, draft, answer)
+        if times.reopened:  # such a round says nothing about drafts or about the pace
             self.figures.reopened_sessions = self.verifier.reopened
             self.controller.limit(self.verifier.max_draft_nodes)
         # Decoding, pricing, metrics and harvesting run while the next round waits for a service.
@@ -236,10 +229,10 @@ class Generation:
         context = self.committed[max(0, before - MAX_CONTEXT) : before]
         loop = asyncio.get_running_loop()
         loop.call_soon(piece.decode_texts)
-        if not self._times.reopened:
-            loop.call_soon(self._price, draft, answer, kept, self._times)
+        if not times.reopened:
+            loop.call_soon(self._price, draft, answer, kept, times)
         loop.call_soon(self.figures.observe, draft, answer.verdict, kept)
-        loop.call_soon(self.meter.record_round, draft, answer, kept, self._times)
+        loop.call_soon(self.meter.record_round, draft, answer, kept, times)
         loop.call_soon(self.drafting.learn, context, draft.tree, answer.verdict)
 
     def _price(self, draft: Draft, answer: Verification, kept: int, times: RoundTimes) -> None:
@@ -253,7 +246,9 @@ class Generation:
             self.drafting.observe_delay(without_draft_ns - cost.nanoseconds(nodes))
         by_choice = self.request.strategy != AUTOREGRESSIVE
         cost.observe(nodes, without_draft_ns, timings, by_choice=by_choice)
-        self.controller.observe(nodes, kept, times.round_ns, used_draft_model=used_draft_model)
+        # How long the round waited for a drafter in vain says nothing about the pace.
+        round_ns = without_draft_ns if times.fell_back else times.round_ns
+        self.controller.observe(nodes, kept, round_ns, used_draft_model=used_draft_model)
 
     async def _close(self) -> None:
         if self._indexing is not None:

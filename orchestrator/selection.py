@@ -70,7 +70,7 @@ def cut(draft: Draft, selected: Selection) -> Draft:
     return dataclasses.replace(
         draft,
         tree=selected.tree,
-        proposed=draft.proposed or Counter(draft.tree.sources),
+        proposed=Counter(draft.tree.sources) | Counter(draft.proposed),
         end=DraftEnd.VERIFY_COST if len(selected.tree) else DraftEnd.NONE,
     )
 

@@ -44,8 +44,12 @@ class Session(Generic[AnyStream]):
     def _record_success(self) -> None:
         if self._replica is not None:
             self._replica.record_success()
-            if self._stream is not None and self._stream.load is not None:
-                self._replica.report(self._stream.load)
+        self._report_load()
+
+    def _report_load(self) -> None:
+        """Passes on the load that the replica's last answer reported."""
+        if self._replica is not None and self._stream is not None and self._stream.load is not None:
+            self._replica.report(self._stream.load)
 
     def _handle_failure(self, error: Exception) -> None:
         """Drops the stream and counts a failure of the replica.

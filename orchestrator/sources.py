@@ -7,10 +7,10 @@ from typing import Protocol
 
 from draftloop.lookahead import LookaheadParameters, LookaheadWindow
 from draftloop.ngram_pool import NgramPool
-from draftloop.phrase import MAX_CONTEXT
 from draftloop.pieces import run_at_once
-from draftloop.tree import ROOT, DraftBudget, DraftTree, TokenSource, Verdict
+from draftloop.tree import ROOT, DraftBudget, DraftTree, TokenSource
 from draftloop.tree_builder import TreeBuilder
+from orchestrator.outcome import RoundOutcome
 from phrase_store.session import PhraseSession
 
 # Probability that a pooled n-gram's next token is the target's: a rough guess, for figures only.
@@ -28,10 +28,8 @@ class Source(Protocol):
     def propose(self, committed: Sequence[int], budget: DraftBudget) -> DraftTree:
         """A draft that continues the committed tokens."""
 
-    def observe(
-        self, committed: Sequence[int], new: int, draft: DraftTree, verdict: Verdict
-    ) -> None:
-        """Learns from the verdict `verdict`, which emitted the last `new` committed tokens."""
+    def observe(self, outcome: RoundOutcome) -> None:
+        """Learns from the tokens and the verdict of a round."""
 
 
 class PhraseSource:
@@ -39,7 +37,7 @@ class PhraseSource:
 
     def __init__(self, phrases: PhraseSession, max_leaves: int | None = None) -> None:
         self._phrases = phrases
-        self._most_leaves = max_leaves
+        self._max_leaves = max_leaves
 
     def index_steps(self) -> Iterator[None]:
         """Indexes the prompt, one piece per step."""
@@ -47,15 +45,13 @@ class PhraseSource:
 
     def propose(self, committed: Sequence[int], budget: DraftBudget) -> DraftTree:
         """A tree of at most `max_leaves` branches."""
-        return self._phrases.propose(committed, budget, max_leaves=self._most_leaves)
+        return self._phrases.propose(committed, budget, max_leaves=self._max_leaves)
 
-    def observe(
-        self, committed: Sequence[int], new: int, draft: DraftTree, verdict: Verdict
-    ) -> None:
+    def observe(self, outcome: RoundOutcome) -> None:
         """Indexes the new tokens, and records which nodes of the last proposal were right."""
-        start = len(committed) - new
-        self._phrases.judge(committed[start:])
-        self._phrases.extend(committed[max(0, start - MAX_CONTEXT) : start], committed[start:])
+        tokens = outcome.new_token_ids
+        self._phrases.judge(tokens)
+        self._phrases.extend(outcome.context, tokens)
 
 
 class LookaheadSource:
@@ -98,7 +94,7 @@ class LookaheadSource:
         ngram_nodes = nodes - self._window.reserved(depth, nodes)
         if len(builder) > ngram_nodes:
             builder = self._ngrams(committed[-1], depth, ngram_nodes)
-        self._window.place(builder, ROOT, depth, nodes - len(builder))
+        self._window.place(builder, depth, nodes - len(builder))
         self._placed = builder.build()
         return self._placed
 
@@ -111,11 +107,10 @@ class LookaheadSource:
             builder.add_chain(ROOT, fitting, NGRAM_ESTIMATE, TokenSource.LOOKAHEAD)
         return builder
 
-    def observe(
-        self, committed: Sequence[int], new: int, draft: DraftTree, verdict: Verdict
-    ) -> None:
+    def observe(self, outcome: RoundOutcome) -> None:
         """Advances the window by the target's predictions, and pools the n-grams that result."""
         run_at_once(self._reading)
-        if draft is self._placed and len(verdict.node_predictions) == len(draft) > 0:
-            self._pool.insert(self._window.advance(verdict.node_predictions))
-        self._pool.extend(committed[len(committed) - new :])
+        predictions = outcome.verdict.node_predictions
+        if outcome.draft is self._placed and len(predictions) == len(outcome.draft) > 0:
+            self._pool.insert(self._window.advance(predictions))
+        self._pool.extend(outcome.new_token_ids)

@@ -67,13 +67,20 @@ class Stream:
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         with self._translated_errors():
             async with Watchdog(timeout_s, silence_s):
-                await self._call.write(message)
-                answer = await self._call.read()
+                answer = await self._exchange(message)
         if answer is grpc.aio.EOF:
             raise Unavailable("the service ended the stream")
         if answer is None:  # gRPC could not parse the message
             raise Unavailable("the service's answer cannot be read")
         return answer
+
+    async def _exchange(self, message: Any) -> Any:
+        try:
+            await self._call.write(message)
+        except asyncio.InvalidStateError:  # the call ended between two messages
+            if self._call.cancelled():  # reading would look like a cancellation of this task
+                raise
+        return await self._call.read()  # raises the status of a call that has ended
 
     async def close(self) -> None:
         """Tells the service that this side has finished. Never fails or waits for an answer."""

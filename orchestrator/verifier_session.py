@@ -32,6 +32,8 @@ FIRST_PAUSE_S, MAX_PAUSE_S = 0.05, 0.5
 # fail again. More than one is allowed, since a failing forward fails for all sessions that share
 # it, whichever of them was the cause.
 MAX_FAILURES = 4
+# How long a request that has begun tries replicas that are full.
+MAX_FULL_S = 60.0
 
 log = logs.get(__name__)
 
@@ -135,14 +137,24 @@ class VerifierSession(Session[VerifierStream]):
         return answer
 
     async def _reopen(self, committed: Sequence[int]) -> Verification:
-        give_up_at, pause = time.monotonic() + self._reopen_for_s, FIRST_PAUSE_S
+        """Opens again, and tries for `reopen_for_s` to find a replica that is alive.
+
+        A replica that failed was alive, however long it took. One that is full will have room, so
+        that is tried for MAX_FULL_S.
+        """
+        began, pause = time.monotonic(), FIRST_PAUSE_S
+        give_up_at = began + self._reopen_for_s
         while True:
             try:
                 answer = await self.open(committed)
             except DeadlineExceeded:
                 raise
             except DraftloopError as error:
-                if time.monotonic() > give_up_at or self._all_failed():
+                now = time.monotonic()
+                if isinstance(error, ServiceFailed):
+                    give_up_at = now + self._reopen_for_s
+                is_full = isinstance(error, Overloaded) and now - began < MAX_FULL_S
+                if self._all_failed() or (now > give_up_at and not is_full):
                     raise _final_error(error) from None
                 remaining_s = self._terms.deadline.remaining()
                 # random, so that sessions that shared a failed forward do not all meet again,

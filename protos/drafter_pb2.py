@@ -15,15 +15,15 @@ _sym_db = _symbol_database.Default()
 from protos import speculation_pb2 as protos_dot_speculation__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14protos/drafter.proto\x12\x0c\x64raftloop.v1\x1a\x18protos/speculation.proto\"\x14\n\x12\x44rafterInfoRequest\"f\n\x13\x44rafterInfoResponse\x12&\n\x05model\x18\x01 \x01(\x0b\x32\x17.draftloop.v1.ModelInfo\x12\'\n\x04load\x18\x02 \x01(\x0b\x32\x19.draftloop.v1.ServiceLoad\"\xab\x01\n\x0c\x44raftRequest\x12\x30\n\x04open\x18\x01 \x01(\x0b\x32 .draftloop.v1.OpenDrafterSessionH\x00\x12-\n\x07propose\x18\x02 \x01(\x0b\x32\x1a.draftloop.v1.ProposeDraftH\x00\x12\x32\n\x05\x63lose\x18\x03 \x01(\x0b\x32!.draftloop.v1.CloseDrafterSessionH\x00\x42\x06\n\x04kind\"\xde\x03\n\x12OpenDrafterSession\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x1e\n\x16vocabulary_fingerprint\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\x05\x12\x15\n\rprompt_length\x18\x04 \x01(\r\x12\x32\n\x08sampling\x18\x05 \x01(\x0b\x32 .draftloop.v1.SamplingParameters\x12\x10\n\x08strategy\x18\x06 \x01(\t\x12+\n\x07phrases\x18\x07 \x01(\x0b\x32\x1a.draftloop.v1.PhraseAccess\x12\x34\n\touroboros\x18\x08 \x01(\x0b\x32!.draftloop.v1.OuroborosParameters\x12\x31\n\x08opt_tree\x18\t \x01(\x0b\x32\x1f.draftloop.v1.OptTreeParameters\x12\x30\n\x07\x63\x61scade\x18\n \x01(\x0b\x32\x1f.draftloop.v1.CascadeParameters\x12\x19\n\x0cprefix_group\x18\x0b \x01(\tH\x00\x88\x01\x01\x12\x18\n\x10prefix_read_only\x18\x0c \x01(\x08\x12\x16\n\x0estop_token_ids\x18\r \x03(\x05\x42\x0f\n\r_prefix_group\"t\n\x0cPhraseAccess\x12(\n\x05scope\x18\x01 \x01(\x0e\x32\x19.draftloop.v1.PhraseScope\x12\x1a\n\x12target_fingerprint\x18\x02 \x01(\t\x12\x0e\n\x06tenant\x18\x03 \x01(\t\x12\x0e\n\x06origin\x18\x04 \x01(\x04\"\x81\x02\n\x0cProposeDraft\x12\x18\n\x10\x63ommitted_length\x18\x01 \x01(\r\x12\x15\n\rnew_token_ids\x18\x02 \x03(\x05\x12+\n\x07verdict\x18\x03 \x01(\x0b\x32\x15.draftloop.v1.VerdictH\x00\x88\x01\x01\x12\x11\n\tmax_nodes\x18\x04 \x01(\r\x12\x11\n\tmax_depth\x18\x05 \x01(\r\x12\x1e\n\x16least_path_probability\x18\x06 \x01(\x02\x12\x19\n\x11tokens_per_second\x18\x07 \x01(\x01\x12&\n\x05offer\x18\x08 \x01(\x0b\x32\x17.draftloop.v1.DraftTreeB\n\n\x08_verdict\"\x15\n\x13\x43loseDrafterSession\"\xe6\x01\n\rDraftResponse\x12\x18\n\x10\x63ommitted_length\x18\x01 \x01(\r\x12&\n\x05\x64raft\x18\x02 \x01(\x0b\x32\x17.draftloop.v1.DraftTree\x12-\n\x07timings\x18\x03 \x01(\x0b\x32\x1c.draftloop.v1.ServiceTimings\x12\x16\n\x0eproposed_nodes\x18\x04 \x01(\r\x12#\n\x03\x65nd\x18\x05 \x01(\x0e\x32\x16.draftloop.v1.DraftEnd\x12\'\n\x04load\x18\x06 \x01(\x0b\x32\x19.draftloop.v1.ServiceLoad*\x98\x01\n\x08\x44raftEnd\x12\x19\n\x15\x44RAFT_END_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x44RAFT_END_NODES\x10\x01\x12\x13\n\x0f\x44RAFT_END_DEPTH\x10\x02\x12\x18\n\x14\x44RAFT_END_DRAFT_COST\x10\x03\x12\x19\n\x15\x44RAFT_END_VERIFY_COST\x10\x04\x12\x12\n\x0e\x44RAFT_END_TEXT\x10\x05\x32\x9c\x01\n\x07\x44rafter\x12K\n\x04Info\x12 .draftloop.v1.DrafterInfoRequest\x1a!.draftloop.v1.DrafterInfoResponse\x12\x44\n\x05\x44raft\x12\x1a.draftloop.v1.DraftRequest\x1a\x1b.draftloop.v1.DraftResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14protos/drafter.proto\x12\x0c\x64raftloop.v1\x1a\x18protos/speculation.proto\"\x14\n\x12\x44rafterInfoRequest\"f\n\x13\x44rafterInfoResponse\x12&\n\x05model\x18\x01 \x01(\x0b\x32\x17.draftloop.v1.ModelInfo\x12\'\n\x04load\x18\x02 \x01(\x0b\x32\x19.draftloop.v1.ServiceLoad\"\xab\x01\n\x0c\x44raftRequest\x12\x30\n\x04open\x18\x01 \x01(\x0b\x32 .draftloop.v1.OpenDrafterSessionH\x00\x12-\n\x07propose\x18\x02 \x01(\x0b\x32\x1a.draftloop.v1.ProposeDraftH\x00\x12\x32\n\x05\x63lose\x18\x03 \x01(\x0b\x32!.draftloop.v1.CloseDrafterSessionH\x00\x42\x06\n\x04kind\"\xf8\x03\n\x12OpenDrafterSession\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x1e\n\x16vocabulary_fingerprint\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\x05\x12\x15\n\rprompt_length\x18\x04 \x01(\r\x12\x32\n\x08sampling\x18\x05 \x01(\x0b\x32 .draftloop.v1.SamplingParameters\x12\x10\n\x08strategy\x18\x06 \x01(\t\x12+\n\x07phrases\x18\x07 \x01(\x0b\x32\x1a.draftloop.v1.PhraseAccess\x12\x34\n\touroboros\x18\x08 \x01(\x0b\x32!.draftloop.v1.OuroborosParameters\x12\x31\n\x08opt_tree\x18\t \x01(\x0b\x32\x1f.draftloop.v1.OptTreeParameters\x12\x30\n\x07\x63\x61scade\x18\n \x01(\x0b\x32\x1f.draftloop.v1.CascadeParameters\x12\x19\n\x0cprefix_group\x18\x0b \x01(\tH\x00\x88\x01\x01\x12\x18\n\x10prefix_read_only\x18\x0c \x01(\x08\x12\x16\n\x0estop_token_ids\x18\r \x03(\x05\x12\x18\n\x10target_processor\x18\x0e \x01(\tB\x0f\n\r_prefix_group\"t\n\x0cPhraseAccess\x12(\n\x05scope\x18\x01 \x01(\x0e\x32\x19.draftloop.v1.PhraseScope\x12\x1a\n\x12target_fingerprint\x18\x02 \x01(\t\x12\x0e\n\x06tenant\x18\x03 \x01(\t\x12\x0e\n\x06origin\x18\x04 \x01(\x04\"\x81\x02\n\x0cProposeDraft\x12\x18\n\x10\x63ommitted_length\x18\x01 \x01(\r\x12\x15\n\rnew_token_ids\x18\x02 \x03(\x05\x12+\n\x07verdict\x18\x03 \x01(\x0b\x32\x15.draftloop.v1.VerdictH\x00\x88\x01\x01\x12\x11\n\tmax_nodes\x18\x04 \x01(\r\x12\x11\n\tmax_depth\x18\x05 \x01(\r\x12\x1e\n\x16least_path_probability\x18\x06 \x01(\x02\x12\x19\n\x11tokens_per_second\x18\x07 \x01(\x01\x12&\n\x05offer\x18\x08 \x01(\x0b\x32\x17.draftloop.v1.DraftTreeB\n\n\x08_verdict\"\x15\n\x13\x43loseDrafterSession\"\xe6\x01\n\rDraftResponse\x12\x18\n\x10\x63ommitted_length\x18\x01 \x01(\r\x12&\n\x05\x64raft\x18\x02 \x01(\x0b\x32\x17.draftloop.v1.DraftTree\x12-\n\x07timings\x18\x03 \x01(\x0b\x32\x1c.draftloop.v1.ServiceTimings\x12\x16\n\x0eproposed_nodes\x18\x04 \x01(\r\x12#\n\x03\x65nd\x18\x05 \x01(\x0e\x32\x16.draftloop.v1.DraftEnd\x12\'\n\x04load\x18\x06 \x01(\x0b\x32\x19.draftloop.v1.ServiceLoad*\x98\x01\n\x08\x44raftEnd\x12\x19\n\x15\x44RAFT_END_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x44RAFT_END_NODES\x10\x01\x12\x13\n\x0f\x44RAFT_END_DEPTH\x10\x02\x12\x18\n\x14\x44RAFT_END_DRAFT_COST\x10\x03\x12\x19\n\x15\x44RAFT_END_VERIFY_COST\x10\x04\x12\x12\n\x0e\x44RAFT_END_TEXT\x10\x05\x32\x9c\x01\n\x07\x44rafter\x12K\n\x04Info\x12 .draftloop.v1.DrafterInfoRequest\x1a!.draftloop.v1.DrafterInfoResponse\x12\x44\n\x05\x44raft\x12\x1a.draftloop.v1.DraftRequest\x1a\x1b.draftloop.v1.DraftResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.drafter_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_DRAFTEND']._serialized_start=1480
-  _globals['_DRAFTEND']._serialized_end=1632
+  _globals['_DRAFTEND']._serialized_start=1506
+  _globals['_DRAFTEND']._serialized_end=1658
   _globals['_DRAFTERINFOREQUEST']._serialized_start=64
   _globals['_DRAFTERINFOREQUEST']._serialized_end=84
   _globals['_DRAFTERINFORESPONSE']._serialized_start=86
@@ -31,15 +31,15 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_DRAFTREQUEST']._serialized_start=191
   _globals['_DRAFTREQUEST']._serialized_end=362
   _globals['_OPENDRAFTERSESSION']._serialized_start=365
-  _globals['_OPENDRAFTERSESSION']._serialized_end=843
-  _globals['_PHRASEACCESS']._serialized_start=845
-  _globals['_PHRASEACCESS']._serialized_end=961
-  _globals['_PROPOSEDRAFT']._serialized_start=964
-  _globals['_PROPOSEDRAFT']._serialized_end=1221
-  _globals['_CLOSEDRAFTERSESSION']._serialized_start=1223
-  _globals['_CLOSEDRAFTERSESSION']._serialized_end=1244
-  _globals['_DRAFTRESPONSE']._serialized_start=1247
-  _globals['_DRAFTRESPONSE']._serialized_end=1477
-  _globals['_DRAFTER']._serialized_start=1635
-  _globals['_DRAFTER']._serialized_end=1791
+  _globals['_OPENDRAFTERSESSION']._serialized_end=869
+  _globals['_PHRASEACCESS']._serialized_start=871
+  _globals['_PHRASEACCESS']._serialized_end=987
+  _globals['_PROPOSEDRAFT']._serialized_start=990
+  _globals['_PROPOSEDRAFT']._serialized_end=1247
+  _globals['_CLOSEDRAFTERSESSION']._serialized_start=1249
+  _globals['_CLOSEDRAFTERSESSION']._serialized_end=1270
+  _globals['_DRAFTRESPONSE']._serialized_start=1273
+  _globals['_DRAFTRESPONSE']._serialized_end=1503
+  _globals['_DRAFTER']._serialized_start=1661
+  _globals['_DRAFTER']._serialized_end=1817
 # @@protoc_insertion_point(module_scope)

@@ -45,7 +45,7 @@ class DraftRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[OpenDrafterSession, _Mapping]] = ..., propose: _Optional[_Union[ProposeDraft, _Mapping]] = ..., close: _Optional[_Union[CloseDrafterSession, _Mapping]] = ...) -> None: ...
 
 class OpenDrafterSession(_message.Message):
-    __slots__ = ("session_id", "vocabulary_fingerprint", "token_ids", "prompt_length", "sampling", "strategy", "phrases", "ouroboros", "opt_tree", "cascade", "prefix_group", "prefix_read_only", "stop_token_ids")
+    __slots__ = ("session_id", "vocabulary_fingerprint", "token_ids", "prompt_length", "sampling", "strategy", "phrases", "ouroboros", "opt_tree", "cascade", "prefix_group", "prefix_read_only", "stop_token_ids", "target_processor")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     VOCABULARY_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -59,6 +59,7 @@ class OpenDrafterSession(_message.Message):
     PREFIX_GROUP_FIELD_NUMBER: _ClassVar[int]
     PREFIX_READ_ONLY_FIELD_NUMBER: _ClassVar[int]
     STOP_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    TARGET_PROCESSOR_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     vocabulary_fingerprint: str
     token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -72,7 +73,8 @@ class OpenDrafterSession(_message.Message):
     prefix_group: str
     prefix_read_only: bool
     stop_token_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, session_id: _Optional[str] = ..., vocabulary_fingerprint: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., prompt_length: _Optional[int] = ..., sampling: _Optional[_Union[_speculation_pb2.SamplingParameters, _Mapping]] = ..., strategy: _Optional[str] = ..., phrases: _Optional[_Union[PhraseAccess, _Mapping]] = ..., ouroboros: _Optional[_Union[_speculation_pb2.OuroborosParameters, _Mapping]] = ..., opt_tree: _Optional[_Union[_speculation_pb2.OptTreeParameters, _Mapping]] = ..., cascade: _Optional[_Union[_speculation_pb2.CascadeParameters, _Mapping]] = ..., prefix_group: _Optional[str] = ..., prefix_read_only: bool = ..., stop_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    target_processor: str
+    def __init__(self, session_id: _Optional[str] = ..., vocabulary_fingerprint: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., prompt_length: _Optional[int] = ..., sampling: _Optional[_Union[_speculation_pb2.SamplingParameters, _Mapping]] = ..., strategy: _Optional[str] = ..., phrases: _Optional[_Union[PhraseAccess, _Mapping]] = ..., ouroboros: _Optional[_Union[_speculation_pb2.OuroborosParameters, _Mapping]] = ..., opt_tree: _Optional[_Union[_speculation_pb2.OptTreeParameters, _Mapping]] = ..., cascade: _Optional[_Union[_speculation_pb2.CascadeParameters, _Mapping]] = ..., prefix_group: _Optional[str] = ..., prefix_read_only: bool = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., target_processor: _Optional[str] = ...) -> None: ...
 
 class PhraseAccess(_message.Message):
     __slots__ = ("scope", "target_fingerprint", "tenant", "origin")

@@ -6,9 +6,9 @@ from protos import generation_pb2 as protos_dot_generation__pb2
 
 
 class GenerationStub(object):
-    """Generates text. Where the deployment has API keys every call says one, as metadata
-    `authorization: Bearer KEY`. A `traceparent` is followed, and a deadline ends the work within a
-    round. `speculation.proto` has what errors mean.
+    """Generates text. If the deployment has API keys, every call must send one as metadata
+    `authorization: Bearer KEY`. A trace in `traceparent` is continued. When a call's deadline
+    passes, its work ends within a round. `speculation.proto` describes the errors.
     """
 
     def __init__(self, channel):
@@ -45,9 +45,9 @@ class GenerationStub(object):
 
 
 class GenerationServicer(object):
-    """Generates text. Where the deployment has API keys every call says one, as metadata
-    `authorization: Bearer KEY`. A `traceparent` is followed, and a deadline ends the work within a
-    round. `speculation.proto` has what errors mean.
+    """Generates text. If the deployment has API keys, every call must send one as metadata
+    `authorization: Bearer KEY`. A trace in `traceparent` is continued. When a call's deadline
+    passes, its work ends within a round. `speculation.proto` describes the errors.
     """
 
     def Generate(self, request, context):
@@ -58,21 +58,21 @@ class GenerationServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GenerateOnce(self, request, context):
-        """The whole text in one answer: what the pieces of a stream make together.
+        """Returns the whole text in one answer, equal to the joined pieces of a stream.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Tokenize(self, request, context):
-        """Text to token ids.
+        """Converts text to token ids.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Detokenize(self, request, context):
-        """Token ids to text.
+        """Converts token ids to text.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -121,9 +121,9 @@ def add_GenerationServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Generation(object):
-    """Generates text. Where the deployment has API keys every call says one, as metadata
-    `authorization: Bearer KEY`. A `traceparent` is followed, and a deadline ends the work within a
-    round. `speculation.proto` has what errors mean.
+    """Generates text. If the deployment has API keys, every call must send one as metadata
+    `authorization: Bearer KEY`. A trace in `traceparent` is continued. When a call's deadline
+    passes, its work ends within a round. `speculation.proto` describes the errors.
     """
 
     @staticmethod

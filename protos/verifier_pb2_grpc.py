@@ -40,8 +40,9 @@ class VerifierServicer(object):
 
     def Verify(self, request_iterator, context):
         """One session: the first message opens it, each further one verifies a draft. Each is answered
-        once, in order. The session's memory is freed when the stream ends for whatever reason. Who
-        sends no more, with `close` or without, gets the answers to what was sent before, and OK.
+        once, in order. The session's memory is freed when the stream ends, for whatever reason. If the
+        client sends `close` or ends its side of the stream, it still receives the answers to its
+        earlier messages, and then OK.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

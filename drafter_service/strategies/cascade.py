@@ -59,7 +59,7 @@ class Cascade(Chain):
         ]  # fmt: skip
         self._last_writers: list[int] = []
         parameters = session.request.cascade
-        self._matrix = parameters.matrix_for("cascade", len(self._levels))
+        self._matrix = parameters.matrix_for(len(self._levels))
         self._leniency = parameters.leniency
         self._max_gram = MaxGram((), session.stop_token_ids)
 
@@ -133,8 +133,8 @@ class Cascade(Chain):
         level = self._levels[index]
         while len(path) < depth and not path.ended:
             # The first review is always run: the orchestrator has decided that drafting pays.
-            asked = row == 0 and not len(path)
-            if not asked and not level.economy.pays(path.reach, budget):
+            is_first = row == 0 and not len(path)
+            if not is_first and not level.economy.pays(path.reach, budget):
                 return DraftEnd.DRAFT_COST
             began = time.perf_counter()
             proposal = path.copy()
@@ -144,7 +144,7 @@ class Cascade(Chain):
             verdict, scores = review(self.session, logits, path.token_ids, guesses, self._leniency)
             gain = self.adopt(path, verdict, scores, level.calibration, index)
             self.proposed_nodes += len(scores)
-            level.economy.observe(time.perf_counter() - began, gain, first=asked)
+            level.economy.observe(time.perf_counter() - began, gain, first=is_first)
         return DraftEnd.NODES
 
     def _copy(self, path: Drafted, depth: int, least: float) -> DraftEnd:

@@ -125,22 +125,24 @@ class Fused(TreeStrategy):
         if self._smaller is not None and self._way is Way.SMALLER:
             yield from self._smaller.draft_ahead(should_continue)
             return
-        known, end_reason = self.candidates, False
+        candidates, is_complete = self.candidates, False
         depth, most = self.session.room, TOGETHER * CHILDREN
-        known.plan(NO_PRICES, together=TOGETHER, most=most, max_depth=depth, least=MIN_REACH_AHEAD)
+        candidates.plan(
+            NO_PRICES, together=TOGETHER, most=most, max_depth=depth, least=MIN_REACH_AHEAD
+        )
         try:
-            while known.root_is_run and should_continue():
-                known.open_all_ends(TOGETHER)
-                if not known.has_ends:
+            while candidates.root_is_run and should_continue():
+                candidates.open_all_ends(TOGETHER)
+                if not candidates.has_ends:
                     break
-                if known.all_known:
-                    known.take_known()
-                else:
-                    yield from self.expand()
-            end_reason = True
+                if candidates.all_known:
+                    candidates.take_known()
+                else:  # at any price, so it says nothing about forwards of drafts
+                    yield from self.expand(is_priced=False)
+            is_complete = True
         finally:
-            if not end_reason:  # the tree has nodes marked as run whose forward did not complete
-                known.clear()
+            if not is_complete:  # the tree has nodes marked as run whose forward did not complete
+                candidates.clear()
 
 
 def _gain(tree: DraftTree, budget: DraftBudget) -> float:

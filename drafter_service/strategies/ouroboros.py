@@ -40,7 +40,7 @@ class Ouroboros(Chain):
         self._parameters = session.request.ouroboros
         self._phrases: PhraseSession | None = session.phrases
         self._lengthens = self._phrases is not None and self._parameters.lengthen
-        self._choice = session.experience.guessing
+        self._guessing = session.experience.guessing
         self._window: LookaheadWindow | None = None
         if self._phrases is not None and self._parameters.draft_by_phrases:
             self._window = LookaheadWindow(self._parameters.lookahead, session.committed)
@@ -76,23 +76,32 @@ class Ouroboros(Chain):
         budget = self.session.within_limits(budget)
         depth = self.chain_depth(budget)
         yield from self.prefill(whole=False)
-        drafted = Drafted()
-        while self._continues(drafted, depth, budget):
-            known, began = len(drafted), time.perf_counter()
-            guessed = self._window is not None and self._choice.takes_first()
-            if guessed or not (yield from self._extend_alone(drafted, depth, budget)):
-                guesses = self._next_guesses(drafted) if guessed else EMPTY_TREE
-                logits = yield self._next_forward(drafted.token_ids, guesses)
-                gain = self._take(drafted, guesses, logits)
-                self._economy.observe(time.perf_counter() - began, gain, first=not known)
-            # guesses in a forward make it slower, so they must also yield more tokens
-            self._choice.observe(guessed, len(drafted) - known, time.perf_counter() - began)
-            if len(drafted) == known:  # the logits are NaN: nothing can be drafted
-                break
+        drafted = yield from self._draft_chain(depth, budget)
+        self.proposed_nodes = len(drafted)
         drafted.cut(depth)
         draft, scores, runs = self._lengthened(drafted, budget)
         chain = range(1, len(drafted) + 1)
         return self.store_draft(draft, drafted.scores + scores, [*chain, *runs])
+
+    def _draft_chain(self, depth: int, budget: DraftBudget) -> Task[Drafted]:
+        """The chain, by forwards with guesses or without, whichever drafts more tokens per second.
+
+        Whole drafts are compared, as a draft's first forward takes longer than its others.
+        """
+        drafted, draft_began = Drafted(), time.perf_counter()
+        guesses_phrases = self._window is not None and self._guessing.should_guess()
+        while self._continues(drafted, depth, budget):
+            known, began = len(drafted), time.perf_counter()
+            if guesses_phrases or not (yield from self._extend_alone(drafted, depth, budget)):
+                guesses = self._next_guesses(drafted) if guesses_phrases else EMPTY_TREE
+                logits = yield self._next_forward(drafted.token_ids, guesses)
+                gain = self._take(drafted, guesses, logits)
+                self._economy.observe(time.perf_counter() - began, gain, first=not known)
+            if len(drafted) == known:  # the logits are NaN: nothing can be drafted
+                break
+        seconds = time.perf_counter() - draft_began
+        self._guessing.observe(guesses_phrases, len(drafted), seconds)
+        return drafted
 
     def chain_depth(self, budget: DraftBudget) -> int:
         """Leaves a third of the nodes to lengthening."""
@@ -151,7 +160,7 @@ class Ouroboros(Chain):
             max_leaves=lookahead.candidates,
         )
         builder = TreeBuilder(phrases)
-        self._window.place(builder, ROOT, deepest, room - len(builder))
+        self._window.place(builder, deepest, room - len(builder))
         return builder.build()
 
     def _next_forward(self, token_ids: list[int], guesses: DraftTree) -> Forward:

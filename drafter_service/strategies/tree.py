@@ -39,24 +39,24 @@ class TreeStrategy(Strategy):
         Growth begins with the nodes of `offer`; the first forward reviews the `reviewed` best of
         them. Keys and values of accepted nodes stay in the slot.
         """
-        known = self.candidates
+        candidates = self.candidates
         self.proposed_nodes, self.end = 0, DraftEnd.NONE
-        if not known.root_is_run:
+        if not candidates.root_is_run:
             yield from self.prefill(whole=False)
         if not min(most, max_depth):
             return EMPTY_TREE
-        known.plan(
+        candidates.plan(
             budget, together=together, most=most, max_depth=max_depth, least=least, delta=delta
         )
-        known.offer(offer, max_depth)
-        known.begin(reviewed)
+        candidates.offer(offer, max_depth)
+        candidates.begin(reviewed)
         yield from self.grow()
-        full = known.choose() == most
-        self.proposed_nodes = known.drafted
+        full = candidates.choose() == most
+        self.proposed_nodes = candidates.drafted
         self.end = (
-            DraftEnd.DRAFT_COST if known.is_too_expensive else self.end_reason(full, max_depth)
+            DraftEnd.DRAFT_COST if candidates.is_too_expensive else self.end_reason(full, max_depth)
         )
-        return known.build()
+        return candidates.build()
 
     @abstractmethod
     def end_reason(self, full: bool, max_depth: int) -> DraftEnd:
@@ -64,24 +64,28 @@ class TreeStrategy(Strategy):
 
     def grow(self) -> Task[None]:
         """Runs the ends and adds their best children, as planned, until nothing more pays."""
-        known = self.candidates
-        while known.has_ends:
-            if passes := known.passes(self.economy):
+        candidates = self.candidates
+        while candidates.has_ends:
+            if passes := candidates.passes(self.economy):
                 yield passes
-                if not known.all_known:  # known ends need no rows
-                    known.make_room()
-            elif known.all_known:
-                known.take_known()
-                known.next_ends(self.economy)
+                if not candidates.all_known:  # known ends need no rows
+                    candidates.make_room()
+            elif candidates.all_known:
+                candidates.take_known()
+                candidates.next_ends(self.economy)
             else:
-                known.make_room()
+                candidates.make_room()
                 yield from self.expand()
-                known.next_ends(self.economy)
+                candidates.next_ends(self.economy)
 
-    def expand(self) -> Task[None]:
-        """Runs one forward over the ends and adds their best children."""
-        known, began = self.candidates, time.perf_counter()
-        first = not known.root_is_run
-        logits = yield known.run()
-        gain = known.take(logits)
-        self.economy.observe(time.perf_counter() - began, gain, first=first)
+    def expand(self, *, is_priced: bool = True) -> Task[None]:
+        """Runs one forward over the ends and adds their best children.
+
+        `is_priced`: what it costs and gains helps to decide on further forwards.
+        """
+        candidates, began = self.candidates, time.perf_counter()
+        first = not candidates.root_is_run
+        logits = yield candidates.next_forward()
+        gain = candidates.take(logits)
+        if is_priced:
+            self.economy.observe(time.perf_counter() - began, gain, first=first)

@@ -53,7 +53,7 @@ async def replicas(*addresses: str) -> AsyncIterator[Replicas]:
 
 @asynccontextmanager
 async def drafter_session(known: Replicas) -> AsyncIterator[DrafterSession]:
-    session = DrafterSession(known, session_terms(answer_timeout_s=DRAFT_TIMEOUT_S), target=TARGET)
+    session = DrafterSession(known, session_terms(answer_timeout_s=DRAFT_TIMEOUT_S))
     try:
         yield session
     finally:

@@ -9,11 +9,12 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
+import grpc
 import pytest
 
 from draftloop.errors import SessionLost, Unavailable
-from draftloop.tree import EMPTY_TREE, ROOT, DraftBudget, DraftTree, TokenSource
-from orchestrator.drafter_session import DrafterSession
+from draftloop.tree import EMPTY_TREE, ROOT, DraftBudget, DraftTree, TokenSource, Verdict
+from orchestrator.drafter_session import MAX_FAILED_PROPOSALS, DrafterSession
 from orchestrator.replicas import Replica, Replicas
 from protos import drafter_pb2
 from tests.faults import fakes
@@ -117,6 +118,58 @@ async def test_session_freed_by_the_drafter_is_reopened_at_once() -> None:
         assert fake.opened == 2
 
 
+async def test_session_that_expired_between_two_messages_is_no_failure() -> None:
+    """The next message finds a stream that has ended; only its status says why."""
+    expires = asyncio.Event()
+
+    class Expiring(fakes.FakeDrafter):
+        async def Draft(self, messages: Any, context: Any) -> AsyncIterator[fakes.Reply]:
+            message = await anext(messages)
+            yield fakes.Reply(committed_length=len(message.open.token_ids))
+            await expires.wait()
+            await context.abort(grpc.StatusCode.NOT_FOUND, "idle")
+
+    async with session_with(Expiring(None, fakes.wrong_chain)) as (session, known):
+        (replica,) = known
+        session.open(PROMPT)
+        await eventually(lambda: session.is_ready)
+        assert session._stream is not None
+        call = session._stream._call
+        expires.set()
+        await eventually(call.done)
+        with pytest.raises(Unavailable, match="idle"):
+            await session.propose(PROMPT, None, BUDGET)
+        assert not replica.is_resting and replica.failures == 0
+
+
+async def test_call_that_was_cancelled_fails_without_cancelling_the_request() -> None:
+    async with session_with(fakes.FakeDrafter(None, fakes.wrong_chain)) as (session, _):
+        session.open(PROMPT)
+        await eventually(lambda: session.is_ready)
+        assert session._stream is not None
+        session._stream._call.cancel()  # as closing the channel does
+        with pytest.raises(Unavailable, match="the stream has ended"):
+            await session.propose(PROMPT, None, BUDGET)
+
+
+@pytest.mark.parametrize("behavior", [fakes.broken, fakes.cycle])
+async def test_request_gives_up_on_a_drafter_whose_drafts_fail(behavior: fakes.Behavior) -> None:
+    """It used to go on for ever: opening succeeded, and each proposal cost up to its timeout."""
+    fake = fakes.FakeDrafter(None, behavior)
+    async with session_with(fake) as (session, known):
+        (replica,) = known
+        for count in range(1, MAX_FAILED_PROPOSALS + 1):
+            await eventually(lambda: not replica.is_resting)
+            session.open(PROMPT)
+            await eventually(lambda: session.is_ready)
+            assert not await can_propose(session)
+            assert fake.asked == replica.failures == count  # opening is not yet a success
+        session.open(PROMPT)
+        assert not session.can_serve(PROMPT) and not session.is_requested
+        with pytest.raises(Unavailable, match="proposals have failed"):
+            await session.propose(PROMPT, None, BUDGET)
+
+
 async def test_failed_drafter_is_tried_by_one_request_at_a_time() -> None:
     fake = fakes.FakeDrafter(None, fakes.wrong_chain)
     async with (
@@ -186,6 +239,22 @@ async def test_offers_omit_tokens_that_the_draft_model_lacks() -> None:
     assert offered == [([7, 9], [ROOT, 0])]
 
 
+async def test_verdict_with_a_token_that_the_draft_model_lacks_is_not_sent() -> None:
+    """The drafter used to refuse it, and the request went on without a drafter."""
+    received: list[bool] = []
+
+    def record_verdict(request: drafter_pb2.ProposeDraft, _: random.Random) -> fakes.Reply:
+        received.append(request.HasField("verdict"))
+        return fakes.draft(request.committed_length, [5], [ROOT])
+
+    async with session_with_vocabulary(100, record_verdict) as (session, _):
+        await session.propose(PROMPT, None, BUDGET)
+        for length, prediction in enumerate((99, 100), 1):
+            verdict = Verdict((), (3,), 3, node_predictions=(prediction,))
+            await session.propose([*PROMPT, *(3,) * length], verdict, BUDGET)
+    assert received == [False, True, False]
+
+
 async def test_drafts_omit_tokens_that_only_the_draft_model_has() -> None:
     """Unused rows of the output layer may be drafted at high temperatures; that is no fault."""
     unknown_token = TARGET.vocabulary_size
@@ -201,7 +270,7 @@ async def test_drafts_omit_tokens_that_only_the_draft_model_has() -> None:
 
 def test_offer_is_cut_to_the_drafters_maximum() -> None:
     known = Replicas()
-    session = DrafterSession(known, session_terms(), target=TARGET)
+    session = DrafterSession(known, session_terms())
     replica = Replica("", None, model_info(max_draft_nodes=3))
     known.join(replica)
     offer = DraftTree.chain([1, 2, 3, 4, 5], TokenSource.PHRASE)

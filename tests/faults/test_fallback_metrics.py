@@ -17,7 +17,6 @@ from protos import drafter_pb2
 from tests.faults import fakes
 from tests.faults.open_sessions import (
     PROMPT,
-    TARGET,
     add_drafter,
     becomes_ready,
     replicas,
@@ -30,7 +29,9 @@ BUDGET = DraftBudget(max_nodes=4, max_depth=4)
 
 def fallback_counts() -> dict[str, float]:
     name = "draftloop_fallback_rounds_total"
-    reasons = ("no_session", "opening", "no_answer", "invalid_input", "context", "refused")
+    reasons = (
+        "no_session", "opening", "no_answer", "invalid_input", "context", "refused", "failing",
+    )  # fmt: skip
     return {each: REGISTRY.get_sample_value(name, {"reason": each}) or 0.0 for each in reasons}
 
 
@@ -52,7 +53,7 @@ async def test_hanging_and_invalid_drafters_are_counted(reason: str) -> None:
     limit = 0.3 if hangs else 30.0
     fake = fakes.FakeDrafter(None, invalid_draft, delay_s=3600 if hangs else 0)
     async with fakes.listening(add_drafter, fake) as address, replicas(address) as known:
-        session = DrafterSession(known, session_terms(answer_timeout_s=limit), target=TARGET)
+        session = DrafterSession(known, session_terms(answer_timeout_s=limit))
         assert await fallback_reason(session) == "no_session"
         while (observed := await fallback_reason(session)) == "opening":
             await asyncio.sleep(0.01)
@@ -81,8 +82,8 @@ async def test_text_beyond_the_draft_models_context_does_not_blame_the_drafter()
     """Draft models often have shorter contexts. Their drafters are not avoided for that."""
     fake = fakes.FakeDrafter(None, one_node)
     async with short_context_drafter(fake) as (known, replica):
-        session = DrafterSession(known, session_terms(), target=TARGET)
-        long = DrafterSession(known, session_terms(), target=TARGET)
+        session = DrafterSession(known, session_terms())
+        long = DrafterSession(known, session_terms())
         assert await becomes_ready(session)
         requests = fake.asked
         assert await fallback_reason(session, range(6)) == "context"
@@ -90,7 +91,7 @@ async def test_text_beyond_the_draft_models_context_does_not_blame_the_drafter()
         assert not long.is_requested
         assert await fallback_reason(long, range(6)) == "context"
         assert fake.asked == requests and not replica.is_resting and not replica.sessions
-        second = DrafterSession(known, session_terms(), target=TARGET)
+        second = DrafterSession(known, session_terms())
         assert await becomes_ready(second)
         for each in (session, long, second):
             await each.close()
@@ -99,7 +100,7 @@ async def test_text_beyond_the_draft_models_context_does_not_blame_the_drafter()
 async def test_no_session_is_opened_for_text_beyond_the_draft_models_context() -> None:
     fake = fakes.FakeDrafter(None, one_node)
     async with short_context_drafter(fake) as (known, replica):
-        session = DrafterSession(known, session_terms(), target=TARGET)
+        session = DrafterSession(known, session_terms())
         session.open(range(5))  # the opening task has not started
         assert session.is_requested
         assert await fallback_reason(session, range(6)) == "context"
@@ -117,7 +118,7 @@ async def test_request_refused_by_a_drafter_is_not_retried_and_blames_no_drafter
     fake = fakes.FakeDrafter(None, refuse)
     async with fakes.listening(add_drafter, fake) as address, replicas(address) as known:
         (replica,) = known
-        session = DrafterSession(known, session_terms(), target=TARGET)
+        session = DrafterSession(known, session_terms())
         session.open(PROMPT)
         while (observed := await fallback_reason(session)) == "opening":
             await asyncio.sleep(0.01)

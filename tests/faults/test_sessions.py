@@ -16,7 +16,6 @@ from draftloop.errors import (
     DeadlineExceeded,
     InvalidInput,
     Mismatch,
-    Overloaded,
     SessionLost,
     Unavailable,
 )
@@ -177,38 +176,6 @@ async def test_replica_with_another_model_is_skipped(changed: dict[str, str]) ->
         async with replicas(other_model) as known:
             with pytest.raises(Mismatch):
                 await VerifierSession(known, session_terms(), reopen_for_s=1).open(PROMPT)
-
-
-class FullVerifier(verifier_pb2_grpc.VerifierServicer):
-    """A verifier without a free slot."""
-
-    def __init__(self, retry_after_s: float) -> None:
-        self._retry_after_s = retry_after_s
-
-    async def Verify(self, messages: Any, context: Any) -> AsyncIterator[Any]:
-        await anext(messages)
-        raise Overloaded("sessions: all are held", self._retry_after_s)
-        yield
-
-
-@pytest.mark.parametrize("hints", [(7.0,), (9.0, 7.0), (7.0, 9.0)])
-async def test_full_and_dead_verifiers_give_a_retry_hint(
-    hints: tuple[float, ...],
-) -> None:
-    """The last replica's error used to be returned, and the retry hint was lost."""
-    async with AsyncExitStack() as stack:
-        async with fakes.listening(add_verifier, fakes.ScriptedVerifier()) as dead:
-            pass
-        addresses = [
-            await stack.enter_async_context(fakes.listening(add_verifier, FullVerifier(retry_hint)))
-            for retry_hint in hints
-        ]
-        for order in ([*addresses, dead], [dead, *addresses]):
-            async with replicas(*order) as known:
-                with pytest.raises(Overloaded, match="sessions: all are held") as caught:
-                    await VerifierSession(known, session_terms(), reopen_for_s=1).open(PROMPT)
-                assert caught.value.retry_after_s == 7.0
-                assert all(replica.failures for replica in known)  # each was asked
 
 
 async def test_replicas_that_joined_are_tried_and_those_that_left_are_not() -> None:

@@ -75,9 +75,7 @@ class ScriptedDrafting(Drafting):
         super().__init__(None, None)
         self.closed = False
 
-    async def propose(
-        self, committed: Sequence[int], verdict: Verdict | None, budget: DraftBudget
-    ) -> Draft:
+    async def propose(self, committed: Sequence[int], budget: DraftBudget) -> Draft:
         """A chain of two tokens, or of as many as the budget allows."""
         count = min(2, budget.max_depth)
         tree = DraftTree.chain([TOKEN] * count, TokenSource.DRAFT_MODEL)

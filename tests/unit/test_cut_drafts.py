@@ -74,7 +74,7 @@ def propose_draft(prices: Controller, *, phrases: bool = False) -> Draft:
         CopyingSource() if phrases else None, None, choice,  # type: ignore[arg-type]
         controller=prices, figures=SpeculationFigures(), always_offers=phrases,
     )  # fmt: skip
-    return asyncio.run(drafting.propose([1], None, BUDGET))
+    return asyncio.run(drafting.propose([1], BUDGET))
 
 
 @pytest.mark.parametrize("phrases", [False, True])
@@ -100,5 +100,5 @@ def test_hopeless_nodes_are_kept_when_the_draft_is_taken_whole() -> None:
 def test_drafts_without_a_model_are_cut_too() -> None:
     choice = DraftChoice(controller(), Gain(SharedGain(deque([0.0]))))
     drafting = Drafting(CopyingSource(), None, choice)  # type: ignore[arg-type]
-    draft = asyncio.run(drafting.propose([1], None, BUDGET))
+    draft = asyncio.run(drafting.propose([1], BUDGET))
     assert draft.tree.token_ids == (1, 2, 3, 4) and draft.end is DraftEnd.VERIFY_COST

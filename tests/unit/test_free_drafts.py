@@ -45,9 +45,7 @@ class FixedSource:
     def propose(self, committed: Sequence[int], budget: DraftBudget) -> DraftTree:
         return self._tree
 
-    def observe(
-        self, committed: Sequence[int], new: int, draft: DraftTree, verdict: Verdict
-    ) -> None:
+    def observe(self, outcome: RoundOutcome) -> None:
         raise AssertionError("nothing was judged")
 
 
@@ -57,6 +55,11 @@ class NeverAsks(UncutChoice):
     def should_ask(self, committed: Sequence[int], offer: Offer) -> bool:
         self.offer = offer
         return False
+
+
+def outcome_of(draft: DraftTree, verdict: Verdict) -> RoundOutcome:
+    """The outcome of a round that committed one token."""
+    return RoundOutcome(committed=[1, 2], new_tokens=1, draft=draft, verdict=verdict)
 
 
 CHAIN = DraftTree((5, 6), (ROOT, 0), (0.5, 0.5), (TokenSource.PROMPT_LOOKUP,) * 2)
@@ -76,7 +79,7 @@ def test_free_draft_reports_why_it_ended(
 ) -> None:
     drafting = Drafting(FixedSource(tree), None, AlwaysDrafts())  # type: ignore[arg-type]
     budget = DraftBudget(max_nodes=most_nodes, max_depth=most_depth)
-    assert asyncio.run(drafting.propose([1], None, budget)).end is end
+    assert asyncio.run(drafting.propose([1], budget)).end is end
 
 
 def test_drafter_is_asked_only_if_it_exceeds_the_phrases() -> None:
@@ -90,7 +93,7 @@ def test_drafter_is_asked_only_if_it_exceeds_the_phrases() -> None:
         controller=controller, figures=figures, always_offers=True,
     )  # fmt: skip
     budget = DraftBudget(max_nodes=8, max_depth=8)
-    draft = asyncio.run(drafting.propose([1], None, budget))
+    draft = asyncio.run(drafting.propose([1], budget))
     assert draft.tree == uncertain and figures.phrase_rounds == 1
     assert choice.offer.tokens == pytest.approx(0.45) and choice.offer.nodes == 2
 
@@ -112,21 +115,25 @@ def test_drafter_receives_only_verdicts_on_its_own_drafts() -> None:
         def should_ask(self, committed: Sequence[int], offer: Offer) -> bool:
             return next(self.rounds)
 
+        def observe(self, *_args: object) -> None:
+            pass
+
     cost = VerifyCost((CostPoint(1, 1000), CostPoint(16, 4000)))
     drafting = ModelDrafting(
         None, None, Now(),  # type: ignore[arg-type]
         controller=Controller(max_nodes=8, verify_cost=cost),
         figures=SpeculationFigures(), always_offers=False,
     )  # fmt: skip
-    verdicts = [None, *(Verdict((), (token,), token) for token in (1, 2, 3))]
+    verdicts = [Verdict((), (token,), token) for token in (1, 2, 3, 4)]
     for verdict in verdicts:
-        asyncio.run(drafting.propose([1], verdict, DraftBudget(max_nodes=8, max_depth=8)))
-    assert received == [None, verdicts[1], verdicts[2]]  # not verdicts[3], on another draft
+        draft = asyncio.run(drafting.propose([1], DraftBudget(max_nodes=8, max_depth=8)))
+        drafting.observe(outcome_of(draft.tree, verdict))
+    assert received == [None, verdicts[0], verdicts[1]]  # not verdicts[2], on another draft
 
 
 def test_round_without_a_draft_does_not_count_the_previous_draft() -> None:
     class Reads(FixedSource):
-        def observe(self, *_args: object) -> None:
+        def observe(self, outcome: RoundOutcome) -> None:
             pass
 
     class Once(UncutChoice):
@@ -142,9 +149,9 @@ def test_round_without_a_draft_does_not_count_the_previous_draft() -> None:
     choice = Once()
     drafting = Drafting(Reads(CHAIN), None, choice)  # type: ignore[arg-type]
     for _ in range(2):
-        draft = asyncio.run(drafting.propose([1], None, DraftBudget(max_nodes=8, max_depth=8)))
+        draft = asyncio.run(drafting.propose([1], DraftBudget(max_nodes=8, max_depth=8)))
         verdict = Verdict((), (2,), 2, (0,) * len(draft.tree))
-        drafting.observe(RoundOutcome(committed=[1, 2], new=1, draft=draft.tree, verdict=verdict))
+        drafting.observe(outcome_of(draft.tree, verdict))
     assert choice.seen == [2]
 
 
@@ -180,7 +187,7 @@ def test_free_draft_is_used_when_the_drafter_is_unavailable() -> None:
         figures=figures, always_offers=False,
     )  # fmt: skip
     budget = DraftBudget(max_nodes=8, max_depth=8)
-    assert asyncio.run(drafting.propose([1], None, budget)).tree == CHAIN
+    assert asyncio.run(drafting.propose([1], budget)).tree == CHAIN
     assert figures.fallback_rounds == 1
 
 
@@ -210,4 +217,4 @@ def test_fixed_size_uses_phrases_that_promise_more_than_the_drafter() -> None:
             figures=SpeculationFigures(), always_offers=True,
         )  # fmt: skip
         budget = DraftBudget(max_nodes=8, max_depth=8)
-        assert asyncio.run(drafting.propose([1], None, budget)).tree == expected
+        assert asyncio.run(drafting.propose([1], budget)).tree == expected

@@ -349,22 +349,6 @@ def test_offer_is_merged_with_the_draft_made_ahead() -> None:
     assert session.slot.pending <= session.model.options.max_draft_nodes
 
 
-@pytest.mark.parametrize("offered", range(VOCABULARY))
-def test_prediction_made_ahead_reviews_an_offer(offered: int) -> None:
-    trees = []
-    for is_ahead in (True, False):
-        strategy, _ = new_strategy()
-        strategy.observe = lambda *_: None  # type: ignore[method-assign]
-        token = propose(strategy).token_ids[0]
-        if is_ahead:
-            draft_ahead(strategy)
-        else:
-            strategy.candidates.clear()  # including what the token's node had
-        commit_and_observe(strategy, [token])
-        trees.append(propose(strategy, DraftTree.chain([offered], PHRASE, [0.5]), depth=1))
-    assert trees[0] == trees[1]
-
-
 def test_unfinished_forward_leaves_no_state() -> None:
     """The session's stream may be lost, or a forward pass fail."""
     (strategy, session), (plain, _) = new_strategy(), new_strategy()

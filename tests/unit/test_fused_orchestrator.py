@@ -134,7 +134,7 @@ def new_drafting(
 
 
 def outcome(committed: Sequence[int], new: int, draft: Draft, verdict: Verdict) -> RoundOutcome:
-    return RoundOutcome(committed=committed, new=new, draft=draft.tree, verdict=verdict)
+    return RoundOutcome(committed=committed, new_tokens=new, draft=draft.tree, verdict=verdict)
 
 
 def play_rounds(
@@ -145,9 +145,8 @@ def play_rounds(
 
     async def play() -> list[Draft]:
         drafts = []
-        verdict: Verdict | None = None
         for _ in range(count):
-            draft = await drafting.propose(committed, verdict, controller.next_budget(50))
+            draft = await drafting.propose(committed, controller.next_budget(50))
             kept = min(accepted, len(draft.tree))
             emitted = (*draft.tree.token_ids[:kept], 1)
             verdict = Verdict(tuple(range(kept)), emitted, emitted[0], (0,) * len(draft.tree))
@@ -212,7 +211,7 @@ def test_phrases_extend_a_draft_only_to_the_maximum_depth() -> None:
     text = [7, 7, 7, 7, 8, 9, 10, 11] * 4 + [1]
     drafting, _ = new_drafting(ScriptedDrafter(estimate=0.99), text, draft_ns=1000.0, fixed=True)
     budget = DraftBudget(max_nodes=16, max_depth=5)
-    draft = asyncio.run(drafting.propose(text, None, budget))
+    draft = asyncio.run(drafting.propose(text, budget))
     assert draft.tree.token_ids[:5] == (7, 7, 7, 7, 8) and max(draft.tree.depths()) == 5
 
 
@@ -231,7 +230,7 @@ def test_extension_by_phrases_respects_the_least_path_probability() -> None:
     text = [7, 7, 7, 7, 8, 9, 10, 11] * 4 + [1]
     drafting, _ = new_drafting(ScriptedDrafter(estimate=0.6), text, draft_ns=1000.0, fixed=True)
     budget = DraftBudget(max_nodes=16, max_depth=16, least_path_probability=0.1)
-    draft = asyncio.run(drafting.propose(text, None, budget))
+    draft = asyncio.run(drafting.propose(text, budget))
     assert len(draft.tree) >= 4 and min(draft.tree.path_probabilities()) >= 0.1
 
 
@@ -360,7 +359,7 @@ def test_no_draft_with_an_empty_budget() -> None:
     drafter = ScriptedDrafter()
     drafting, _ = new_drafting(drafter, COPIED, draft_ns=0.0)
     empty_budget = DraftBudget(max_nodes=0, max_depth=0)
-    assert not len(asyncio.run(drafting.propose(COPIED, None, empty_budget)).tree)
+    assert not len(asyncio.run(drafting.propose(COPIED, empty_budget)).tree)
     assert not drafter.offers
 
 
@@ -372,7 +371,7 @@ def test_free_sources_are_asked_every_round() -> None:
     async def play() -> None:
         committed = [1]
         for token in [*range(2, 42), *range(2, 8)]:
-            draft = await drafting.propose(committed, None, controller.next_budget(50))
+            draft = await drafting.propose(committed, controller.next_budget(50))
             planned.append(draft.timings.service_ns > 0)
             drafted.append(len(draft.tree) > 0)
             verdict = Verdict((), (token,), token, (0,) * len(draft.tree))

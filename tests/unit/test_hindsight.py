@@ -10,7 +10,7 @@ from draftloop.cost_line import cost_line
 from draftloop.model_info import CostPoint
 from draftloop.phrase import MAX_CONTEXT
 from draftloop.speculation import SPECULATIVE
-from draftloop.tree import EMPTY_TREE, ROOT, DraftBudget, DraftTree, TokenSource
+from draftloop.tree import EMPTY_TREE, ROOT, DraftBudget, DraftTree, TokenSource, Verdict
 from orchestrator.budget import Controller
 from orchestrator.choice import ModelChoice
 from orchestrator.costs import VerifyCost
@@ -23,6 +23,7 @@ from orchestrator.hindsight import (
     Hindsight,
     count_matching,
 )
+from orchestrator.outcome import RoundOutcome
 from orchestrator.selection import EMPTY_SELECTION, NO_OFFER, Offer, Selection
 from phrase_store.session import PhraseSession
 from tests.unit.test_choice import (
@@ -52,9 +53,10 @@ def alternative_ns(
     cost: VerifyCost = FLAT,
 ) -> float:
     controller = Controller(max_nodes=16, verify_cost=cost)
-    return Alternative(chosen, BUDGET, OWN_NS, began_ns=0).nanoseconds(
-        text, new_tokens, phrases, controller
+    outcome = RoundOutcome(
+        committed=text, new_tokens=new_tokens, draft=EMPTY_TREE, verdict=Verdict((), (1,), 1)
     )
+    return Alternative(chosen, BUDGET, OWN_NS, began_ns=0).nanoseconds(outcome, phrases, controller)
 
 
 def phrases_of(text: list[int]) -> PhraseSession:

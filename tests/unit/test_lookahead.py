@@ -23,6 +23,7 @@ from orchestrator.config import OrchestratorSettings
 from orchestrator.costs import VerifyCost
 from orchestrator.deployment import Deployment
 from orchestrator.gains import Gain, SharedGain
+from orchestrator.outcome import RoundOutcome
 from orchestrator.sources import LookaheadSource
 from tests.support.generation_request import generation_request
 
@@ -32,8 +33,13 @@ ROOM = {"max_depth": 100, "max_nodes": 1000}
 
 def placed_tree(window: LookaheadWindow, **room: int) -> DraftTree:
     builder = TreeBuilder()
-    window.place(builder, ROOT, **{**ROOM, **room})
+    window.place(builder, **{**ROOM, **room})
     return builder.build()
+
+
+def outcome_of(committed: list[int], draft: DraftTree, verdict: Verdict) -> RoundOutcome:
+    """The outcome of a round that committed one token."""
+    return RoundOutcome(committed=committed, new_tokens=1, draft=draft, verdict=verdict)
 
 
 def successors(tree: DraftTree) -> list[int]:
@@ -197,7 +203,8 @@ def settled_draft(most: int) -> DraftTree:
     for _ in range(20):
         text.append(0)
         tree = source.propose(text, budget)
-        source.observe(text, 1, tree, Verdict((), (0,), 0, tuple(islice(new_tokens, len(tree)))))
+        verdict = Verdict((), (0,), 0, tuple(islice(new_tokens, len(tree))))
+        source.observe(outcome_of(text, tree, verdict))
     return tree
 
 
@@ -217,7 +224,7 @@ def test_verdict_on_another_draft_is_ignored() -> None:
     source = LookaheadSource(LookaheadParameters(window=2, ngram=3), TEXT)
     before = source.propose(TEXT, DraftBudget(max_nodes=20, max_depth=20))
     reopened = Verdict(accepted_nodes=(), emitted_token_ids=(3,), root_prediction=3)
-    source.observe([*TEXT, 3], 1, EMPTY_TREE, reopened)
+    source.observe(outcome_of([*TEXT, 3], EMPTY_TREE, reopened))
     assert source.propose([*TEXT, 3], DraftBudget(max_nodes=20, max_depth=20)) == before
 
 
@@ -238,7 +245,7 @@ def test_prompt_read_in_pieces_fills_the_same_pool() -> None:
     reopened = Verdict(accepted_nodes=(), emitted_token_ids=(3,), root_prediction=3)
     unread = LookaheadSource(parameters, text)
     for source in (read, unread):
-        source.observe([*text, 3], 1, EMPTY_TREE, reopened)
+        source.observe(outcome_of([*text, 3], EMPTY_TREE, reopened))
     assert unread.propose([*text, 3], budget) == read.propose([*text, 3], budget)
 
 
@@ -271,7 +278,7 @@ async def test_lookahead_uses_the_requests_stop_tokens() -> None:
     drafting = deployment._draft_without_model_service(request, None, choice)
     await drafting.index_prompt()
     budget = DraftBudget(max_nodes=60, max_depth=20)
-    draft = await drafting.propose(request.prompt, None, budget)
+    draft = await drafting.propose(request.prompt, budget)
     assert ngram_tokens(draft.tree) == {2, 9}
     await deployment.stop()
 

@@ -26,6 +26,7 @@ from draftloop.tree import (
     Verification,
 )
 from orchestrator.choice import DraftChoice
+from orchestrator.costs import VerifyCost
 from orchestrator.drafting import Drafting
 from orchestrator.gains import Gain, SharedGain
 from orchestrator.loop import LENGTH, STOP, Generation
@@ -60,6 +61,32 @@ async def test_draft_of_a_lost_session_is_not_counted(
     assert running.controller.rounds == [(2, 3), (2, 3), (1, 2)]
     assert running.figures.draft_tokens == running.figures.accepted_tokens == 5
     assert running.figures.reopened_sessions == 1
+
+
+async def test_wait_for_a_drafter_in_vain_is_not_part_of_the_pace(tokenizer: Tokenizer) -> None:
+    """One second lost used to make time look cheap for the next ten rounds."""
+
+    class Failing(ScriptedDrafting):
+        async def propose(self, committed: Sequence[int], budget: DraftBudget) -> Draft:
+            running.figures.fallback_rounds += 1
+            await asyncio.sleep(0.2)
+            return Draft(tree=EMPTY_TREE, committed_length=len(committed))
+
+    class Clock(WatchedController):
+        __slots__ = ()
+
+        def observe(
+            self, nodes: int, emitted: int, round_ns: int, *, used_draft_model: bool = True
+        ) -> None:
+            self.rounds.append((nodes, round_ns))
+
+    running = new_generation(tokenizer, ScriptedVerifier(), Failing())
+    running.request = dataclasses.replace(running.request, max_tokens=4)
+    clock = Clock(max_nodes=4, verify_cost=VerifyCost(FORWARDS), fixed=True)
+    running.controller = clock
+    assert [piece async for piece in running.run()]
+    await asyncio.sleep(0)
+    assert len(clock.rounds) == 3 and all(ns < 0.15e9 for _, ns in clock.rounds)
 
 
 async def test_draft_respects_the_node_limit_of_a_new_verifier(tokenizer: Tokenizer) -> None:
@@ -157,16 +184,14 @@ class RecordingDrafting(ScriptedDrafting):
         self.delays: list[float] = []
         self._takes_s = takes_s
 
-    async def propose(
-        self, committed: Sequence[int], verdict: Verdict | None, budget: DraftBudget
-    ) -> Draft:
+    async def propose(self, committed: Sequence[int], budget: DraftBudget) -> Draft:
         self.depths.append(budget.max_depth)
         await asyncio.sleep(self._takes_s)
-        draft = await super().propose(committed, verdict, budget)
+        draft = await super().propose(committed, budget)
         return dataclasses.replace(draft, timings=ServiceTimings(forwards=1))
 
     def observe(self, outcome: RoundOutcome) -> None:
-        self.new.append(outcome.new)
+        self.new.append(outcome.new_tokens)
 
     def observe_delay(self, nanoseconds: float) -> None:
         self.delays.append(nanoseconds)
@@ -191,7 +216,7 @@ class SlowReadingSource:
         self.calls.append(("propose", self.left))
         return EMPTY_TREE
 
-    def observe(self, committed: Sequence[int], *_: object) -> None:
+    def observe(self, outcome: RoundOutcome) -> None:
         self.calls.append(("observe", self.left))
 
 

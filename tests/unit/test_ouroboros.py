@@ -80,7 +80,7 @@ def test_windows_of_the_paper_fit_the_default_node_limit(
 ) -> None:
     """Phrases used to take all nodes, so that the window lost its columns in the first round."""
     strategy = new_strategy(LookaheadParameters(window=window, ngram=ngram, candidates=window))
-    strategy._choice.takes_first = lambda: True  # type: ignore[method-assign]
+    strategy._guessing.should_guess = lambda: True  # type: ignore[method-assign]
     play_rounds(strategy, 10)
     assert strategy._window is not None
     assert [len(row) for row in strategy._window.rows] == [window] * (ngram - 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from functools import partial
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, TypeVar, cast
 from unittest import mock
@@ -123,26 +124,45 @@ def test_draft_in_one_call_matches_forward_by_forward(
 
 @pytest.mark.parametrize("correct", [0, 1, 3])
 @pytest.mark.parametrize("law", LAWS, ids=str)
-def test_chain_continues_in_one_call_after_a_forward_with_guesses(
+def test_chain_with_guesses_is_that_of_the_draft_model(
     bundled: LanguageModel, law: dict[str, Any], correct: int
 ) -> None:
-    """`correct` of the guesses are accepted."""
+    """`correct` of the first forward's guesses are accepted; later forwards have none."""
     reference = new_strategy(bundled, "speculative", alone=False, sampling=law)
-    both = [
-        new_strategy(bundled, "ouroboros", alone=alone, sampling=law) for alone in (True, False)
-    ]
-    expected, request_counts = DraftTree(), []
+    guessing = cast(Ouroboros, new_strategy(bundled, "ouroboros", alone=True, sampling=law))
+    guessing._window = LookaheadWindow(LookaheadParameters(), PROMPT)  # guesses are wanted
+    for number in range(12):
+        expected = draft_with_engine(reference)
+        guessed = [*expected.token_ids[:correct], 40]
+        guesses = mock.Mock(
+            side_effect=chain([DraftTree.chain(guessed, PHRASE)], repeat(EMPTY_TREE))
+        )
+        with (
+            mock.patch.object(guessing, "_next_guesses", mock.Mock(side_effect=guesses)),
+            mock.patch.object(guessing._guessing, "should_guess", lambda: True),
+        ):
+            assert all(isinstance(request, Forward) for request in engine_requests(guessing))
+        assert guessing._last_draft.token_ids == expected.token_ids
+        assert guessing.proposed_nodes == len(expected)
+        for strategy in (reference, guessing):
+            commit_and_observe(strategy, [*expected.token_ids[: 1 + number % 3]])
+    for strategy in (reference, guessing):
+        bundled.cache.release(strategy.session.slot)
+
+
+@pytest.mark.parametrize("law", LAWS, ids=str)
+def test_chain_continues_in_one_call_after_a_forward_of_its_own(
+    bundled: LanguageModel, law: dict[str, Any]
+) -> None:
+    """The first forward is one of its own if many committed tokens have to be run before it."""
+    reference = new_strategy(bundled, "speculative", alone=False, sampling=law)
+    both = [new_strategy(bundled, "ouroboros", alone=one, sampling=law) for one in (True, False)]
+    request_counts = []
 
     def take(strategy: Ouroboros) -> list[object]:
-        """A draft whose first forward has guesses; returns what it requests from the engine."""
-        guessed = [*expected.token_ids[:correct], 40]
-        guesses = DraftTree.chain(guessed, PHRASE, [0.5] * len(guessed))
-        turns = iter((True,))
-        strategy._window = LookaheadWindow(LookaheadParameters(), PROMPT)  # guesses are wanted
-        with (
-            mock.patch.object(strategy, "_next_guesses", lambda _: guesses),
-            mock.patch.object(strategy._choice, "takes_first", lambda: next(turns, False)),
-        ):
+        """A draft whose first forward is one of its own; returns what the engine was asked."""
+        passes, turns = strategy._passes, iter((None,))
+        with mock.patch.object(strategy, "_passes", lambda *args: next(turns, passes(*args))):
             return engine_requests(strategy)
 
     in_one_call, stepwise = (cast(Ouroboros, strategy) for strategy in both)
@@ -156,10 +176,8 @@ def test_chain_continues_in_one_call_after_a_forward_with_guesses(
         assert draft == stepwise._last_draft and draft.token_ids == expected.token_ids
         assert in_one_call._last_scores == pytest.approx(stepwise._last_scores)
         assert in_one_call.end == stepwise.end
-        slots = [strategy.session.slot for strategy in both]
-        assert slots[0].rows[:, : slots[0].pending].tolist() == (
-            slots[1].rows[:, : slots[1].pending].tolist()
-        )
+        rows = [slot.rows[:, : slot.pending].tolist() for slot in (s.session.slot for s in both)]
+        assert rows[0] == rows[1]
         for strategy in (reference, *both):
             commit_and_observe(strategy, [*draft.token_ids[: 1 + number % 3]])
     assert 2 in request_counts

@@ -41,7 +41,8 @@ def reviewed_candidates(source: TokenSource, first: int) -> Candidates:
     """Candidates with one offered node, reviewed beside the draft model's best guess."""
     candidates = new_candidates()
     candidates.offer(DraftTree.chain([TOKEN], source, [OFFERED]), 8)
-    guesses = Guesses(np.zeros(1, np.int64), np.zeros(1, np.int64), np.array([HEARD]))
+    zeros, ones = np.zeros(1, np.int64), np.ones(1, np.int64)
+    guesses = Guesses(zeros, zeros, np.array([HEARD]), ones)
     score_offered(candidates._tree, candidates._learned, guesses, np.array([[first, 1]]))
     return candidates
 

@@ -4,30 +4,31 @@ from __future__ import annotations
 
 import pytest
 
-from drafter_service.ways import RETRY, RETRY_OF_ALL, TRIALS, TwoWays, Way, Ways
+from drafter_service.ways import RETRY, RETRY_OF_ALL, TRIALS, Guessing, Way, Ways
 
 
-def taken_ways(choice: TwoWays, count: int, first_tokens: int) -> list[bool]:
-    ways = []
+def forwards_that_guess(guessing: Guessing, count: int, tokens: int) -> list[bool]:
+    """Which of `count` forwards guess, if they add `tokens` tokens with guesses and 1 without."""
+    guesses = []
     for _ in range(count):
-        first = choice.takes_first()
-        choice.observe(first, first_tokens if first else 1, 0.01)
-        ways.append(first)
-    return ways
+        guessed = guessing.should_guess()
+        guessing.observe(guessed, tokens if guessed else 1, 0.01)
+        guesses.append(guessed)
+    return guesses
 
 
-def test_both_ways_are_tried_and_the_better_is_kept() -> None:
+def test_guessing_is_tried_and_kept_if_it_is_better() -> None:
     for tokens, better in ((3, True), (0, False)):
-        ways = taken_ways(TwoWays(), 4 * RETRY, tokens)
-        assert ways[: 2 * TRIALS] == [True] * TRIALS + [False] * TRIALS
-        last = ways[2 * TRIALS :]
+        guesses = forwards_that_guess(Guessing(), 4 * RETRY, tokens)
+        assert guesses[: 2 * TRIALS] == [True] * TRIALS + [False] * TRIALS
+        last = guesses[2 * TRIALS :]
         assert last.count(not better) == 4 and last.count(better) == len(last) - 4
 
 
-def test_improved_way_is_found_again() -> None:
-    choice = TwoWays()
-    taken_ways(choice, 3 * RETRY, 0)
-    assert all(taken_ways(choice, 40 * RETRY, 5)[-RETRY:-1])
+def test_guesses_that_became_better_are_found_again() -> None:
+    guessing = Guessing()
+    forwards_that_guess(guessing, 3 * RETRY, 0)
+    assert all(forwards_that_guess(guessing, 40 * RETRY, 5)[-RETRY:-1])
 
 
 def drafted_ways(
