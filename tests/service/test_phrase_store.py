@@ -329,12 +329,11 @@ def test_evicted_namespace_frees_its_memory_while_being_read(
 def test_clearing_removes_successors(
     server: RedisServer, open_store: Callable[..., PhraseStore]
 ) -> None:
-    first, second = (open_store(server.url).namespace("m") for _ in range(2))
-    for namespace in (first, second):
+    both = [open_store(server.url).namespace("m") for _ in range(2)]
+    for namespace in both:
         namespace.successors(8).learn([1], [2, 3])
     clear(server)
-    until(lambda: (second.successors(8).rows == -1).all())
-    until(lambda: (first.successors(8).rows == -1).all())
+    until(lambda: all((namespace.successors(8).rows == -1).all() for namespace in both))
 
 
 def test_idle_log_is_not_reported_lost(
@@ -379,11 +378,9 @@ def test_failure_reasons_do_not_contain_user_text(
 ) -> None:
     with server.client() as client:
         client.config_set("maxmemory", 1)
-    log, words = (
-        open_log(server.url, "m:acme", PATIENT),
-        r"127.0.0.1:\d+: command not allowed when used",
-    )
-    with pytest.raises(LogUnavailable, match=words) as caught:
+    log = open_log(server.url, "m:acme", PATIENT)
+    refused = pytest.raises(LogUnavailable, match=r"127.0.0.1:\d+: command not allowed when used")
+    with refused as caught:
         log.append([encode(1, phrase(5))])
     assert "acme" not in str(caught.value) and "XADD" not in str(caught.value)
     log.close()
