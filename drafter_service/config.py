@@ -47,7 +47,7 @@ class DrafterSettings(PhraseSettings, ModelServiceSettings):
     draft_ahead: DraftAhead = Field(
         "auto",
         description="whether `fused` continues to draft while its last draft is verified; auto: "
-        "on a GPU only, since a CPU is usually shared with the verifier",
+        "on a GPU that the target does not run on; a CPU is usually shared with the verifier",
     )
     draft_temperature: float = Field(
         DRAFT_TEMPERATURE,

@@ -70,7 +70,7 @@ def run(
 
 
 def test_every_command_has_a_rule() -> None:
-    ways = {*ELSEWHERE, *FILES, "draftloop", "curl", "git", "grpcurl", "kubectl", "openssl"}
+    ways = {*ELSEWHERE, *FILES, "draftloop", "curl", "git", "grpcurl", "hf", "kubectl", "openssl"}
     assert not [command_id(command) for command in COMMANDS if command.words[0] not in ways]
 
 
@@ -151,6 +151,17 @@ def test_certificates_are_copied_to_where_compose_mounts_them(tmp_path: Path) ->
     for role in ROLES:
         names = {path.name for path in (tmp_path / "certificates" / role).iterdir()}
         assert names == {"tls.crt", "tls.key", "ca.crt"}
+
+
+@pytest.mark.parametrize("command", find_commands("hf"), ids=command_id)
+def test_downloads_fail_only_for_lack_of_a_hub(command: Command, tmp_path: Path) -> None:
+    """The installation has the command, and it accepts the words."""
+    program = Path(sys.executable).with_name("hf")
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    result = subprocess.run(
+        (program, *command.words[1:]), cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert result.returncode == 1 and "offline mode is enabled" in result.stderr, result.stderr
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl here")
