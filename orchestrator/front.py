@@ -15,10 +15,10 @@ from draftloop.tracing import Headers
 from orchestrator.access import Access, Caller
 from orchestrator.admission import RequestLimit
 from orchestrator.deployment import Deployment
-from orchestrator.ending import Shutdown
 from orchestrator.loop import Generation
 from orchestrator.metrics import count_refused, counting_refusals
 from orchestrator.requests import RequestReader
+from orchestrator.shutdown import Shutdown
 
 CLIENT_LEFT = (asyncio.CancelledError, GeneratorExit)
 

@@ -13,7 +13,7 @@ import grpc
 
 from draftloop.load import ServiceLoad
 from draftloop.model_info import ModelInfo
-from orchestrator.beginnings import PrefixIndex
+from orchestrator.prefix_index import PrefixIndex
 
 FIRST_REST_S = 0.25
 MAX_REST_S = 5.0

@@ -19,10 +19,10 @@ from draftloop.rpc.fields import field_values
 from draftloop.speculation import STRATEGIES
 from draftloop.tree import TokenSource
 from orchestrator.access import Caller, bearer_token
-from orchestrator.ahead import run_ahead
 from orchestrator.figures import Piece
 from orchestrator.front import Front, preparing
 from orchestrator.loop import STOP, Generation
+from orchestrator.unblocked import unblocked
 from protos import generation_pb2 as pb
 from protos import generation_pb2_grpc
 
@@ -46,7 +46,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         """Streams pieces; the last message holds the summary."""
         caller = self._begin(context)
         generation = await self._generation(request.parameters, context, caller)
-        async with contextlib.aclosing(run_ahead(self._run(generation, context, caller))) as pieces:
+        async with contextlib.aclosing(unblocked(self._run(generation, context, caller))) as pieces:
             first = True
             async for piece in pieces:
                 prompt_logprobs = generation.prompt_logprobs if first else None

@@ -95,7 +95,7 @@ def _touch(table: Table, text: Integers, first: int, position: int) -> None:
 
 
 @compiled
-def count_run(
+def count_phrase(
     table: Table, text: Integers, first: int, begin: int, end: int, weight: float
 ) -> None:
     """Counts text[begin:end] under contexts of up to 8 tokens that start at `first` or later.
@@ -117,7 +117,7 @@ def count_run(
 
 
 @compiled
-def count_runs(
+def count_phrases(
     words: Words,
     state: Totals,
     decay: float,
@@ -128,12 +128,12 @@ def count_runs(
     begin: int,
     end: int,
 ) -> None:
-    """Counts runs number begin to end - 1; run i is text[starts[i]:starts[i + 1]].
+    """Counts phrases number begin to end - 1; phrase i is text[starts[i]:starts[i + 1]].
 
-    The first contexts[i] tokens of a run are only context. Takes a table's parts because Python
+    The first contexts[i] tokens of a phrase are only context. Takes a table's parts because Python
     code calls it: numba converts plain arrays in a fraction of the time that a tuple takes.
     """
     table = Table(words, state, decay)
-    for run in range(begin, end):
-        first = starts[run]
-        count_run(table, text, first, first + contexts[run], starts[run + 1], weights[run])
+    for phrase in range(begin, end):
+        first, stop = starts[phrase], starts[phrase + 1]
+        count_phrase(table, text, first, first + contexts[phrase], stop, weights[phrase])

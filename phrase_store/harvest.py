@@ -40,7 +40,7 @@ def harvest(
         if node in accepted or token == prediction or draft.sources[node] is TokenSource.LOOKAHEAD:
             continue
         if past is not None:
-            run = _run(node, children, verdict, stop_token_ids)
+            run = _predicted_tokens(node, children, verdict, stop_token_ids)
             phrases.append(Phrase(past, run, committed=False))
     return phrases
 
@@ -56,7 +56,7 @@ def _committed(recent: tuple[int, ...], emitted: tuple[int, ...]) -> list[Phrase
     ]
 
 
-def _run(
+def _predicted_tokens(
     node: int,
     children: dict[tuple[int, int], int],
     verdict: Verdict,

@@ -18,7 +18,7 @@ from draftloop.calibration import Calibration
 from draftloop.phrase import MAX_CONTEXT, Phrase
 from draftloop.tree import MAX_SUCCESSORS, SOURCES, DraftBudget, DraftTree
 from phrase_store import growth, run
-from phrase_store.counts import count_runs
+from phrase_store.counts import count_phrases
 from phrase_store.stops import Stops, stops_of
 from phrase_store.table import (
     BUCKET_BYTES,
@@ -38,9 +38,6 @@ HALF_LIFE_TOKENS = 2_000_000
 PREDICTED_WEIGHT = 0.5
 # Phrases inserted under one lock, which a lookup may have to wait for: some 100 microseconds.
 BATCH = 256
-# Pause of a thread that takes the lock many times in a row: without it, the thread would have it
-# again before anybody who waits for it is awake.
-PAUSE_S = 0.00002
 
 _ONE = np.ones(1)
 _NO_LOCK = contextlib.nullcontext()
@@ -104,10 +101,10 @@ class PhraseIndex:
         self, text: Integers, starts: Totals, contexts: Totals,
         weights: Floats, begin: int, end: int,
     ) -> None:  # fmt: skip
-        """Counts runs (see `count_runs`); does nothing after `free`."""
+        """Counts phrases (see `count_phrases`); does nothing after `free`."""
         with self.lock:
             if self.table.words.size:
-                count_runs(*self.table, text, starts, contexts, weights, begin, end)
+                count_phrases(*self.table, text, starts, contexts, weights, begin, end)
 
     def clear(self) -> None:
         """Forgets everything."""

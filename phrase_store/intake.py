@@ -44,9 +44,9 @@ class Intake:
         unpacked = unpack.unpack(records, self._origins, self._vocabulary_size)
         if unpacked.cleared:
             self.forget()
-        unpack.count_into(self._index, unpacked.runs)
+        unpack.count_into(self._index, unpacked.phrases)
         self._figures.skipped += unpacked.skipped
-        self._figures.received += unpacked.runs.contexts.size
+        self._figures.received += unpacked.phrases.contexts.size
 
     def forget(self) -> None:
         """Forgets everything learned so far."""

@@ -101,8 +101,8 @@ def count(log: PhraseLog, report_progress: ReportProgress) -> Census:
     for records in _read(log):
         unpacked = unpack(records)
         census.records += len(records)
-        census.phrases += unpacked.runs.contexts.size
-        census.tokens += unpacked.runs.text.size - int(unpacked.runs.contexts.sum())
+        census.phrases += unpacked.phrases.contexts.size
+        census.tokens += unpacked.phrases.text.size - int(unpacked.phrases.contexts.sum())
         census.bytes += sum(map(len, records))
         census.damaged += unpacked.skipped
         report_progress(len(records))

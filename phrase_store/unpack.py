@@ -17,13 +17,16 @@ from numpy.typing import NDArray
 from draftloop.phrase import MAX_CONTEXT, MAX_PHRASE_TOKENS, Phrase
 from draftloop.runtime.compiling import compiled
 from phrase_store import records
-from phrase_store.index import PAUSE_S, PREDICTED_WEIGHT, PhraseIndex
+from phrase_store.index import PREDICTED_WEIGHT, PhraseIndex
 from phrase_store.records import Batch
 from phrase_store.table import Integers, Totals
 
 REFUSED = 0  # in place of the kind of a record that is foreign, damaged, truncated or too new
-# Runs counted under one lock.
+# Phrases counted under one lock.
 COUNTED_AT_ONCE = 128
+# Pause of a thread that takes the lock many times in a row: without it, the thread would have it
+# again before anybody who waits for it is awake.
+PAUSE_S = 0.00002
 
 _VERSION, _NARROW, _WIDE, _CLEARED = (
     records.VERSION, records.NARROW, records.WIDE, records.CLEARED
@@ -35,7 +38,7 @@ _NOTHING_KNOWN: frozenset[int] = frozenset()
 Bytes = NDArray[np.uint8]
 
 
-class Runs(NamedTuple):
+class PackedPhrases(NamedTuple):
     """Concatenated phrases; phrase i is text[starts[i]:starts[i + 1]].
 
     Its first contexts[i] tokens are its context.
@@ -51,7 +54,7 @@ class Unpacked(NamedTuple):
     """The contents of some records: whether to forget everything first, then these phrases."""
 
     cleared: bool
-    runs: Runs
+    phrases: PackedPhrases
     skipped: int  # number of invalid records
 
 
@@ -139,7 +142,7 @@ def _unpack(
     committed: NDArray[np.bool_],
 ) -> int:
     """Writes the phrases of all records of a kind with phrases; returns how many there are."""
-    runs = 0
+    count = 0
     filled = 0
     start = 0
     for record in range(ends.size):
@@ -149,17 +152,17 @@ def _unpack(
             shapes = start + _BODY
             token = shapes + 2 * int(_number(data, start + 2, 2))
             for shape in range(shapes, token, 2):
-                contexts[runs] = data[shape]
-                committed[runs] = data[shape + 1] >= _COMMITTED
+                contexts[count] = data[shape]
+                committed[count] = data[shape + 1] >= _COMMITTED
                 length = int(data[shape]) + (int(data[shape + 1]) & ~_COMMITTED)
                 for _ in range(length):
                     text[filled] = np.int32(_number(data, token, size))
                     token += size
                     filled += 1
-                runs += 1
-                starts[runs] = filled
+                count += 1
+                starts[count] = filled
         start = end
-    return runs
+    return count
 
 
 def unpack(
@@ -183,13 +186,15 @@ def unpack(
     if clears.size:
         kinds[: clears[-1] + 1] = REFUSED
     most = data.size // 2 + 1  # every token and every phrase takes at least two bytes
-    runs = Runs(
+    packed = PackedPhrases(
         np.empty(most, np.int32), np.zeros(most + 1, np.int64), np.empty(most, np.int64),
         np.empty(most, np.bool_),
     )  # fmt: skip
-    count = _unpack(data, ends, kinds, *runs)
-    starts = runs.starts[: count + 1]
-    kept = Runs(runs.text[: starts[-1]], starts, runs.contexts[:count], runs.committed[:count])
+    count = _unpack(data, ends, kinds, *packed)
+    starts = packed.starts[: count + 1]
+    kept = PackedPhrases(
+        packed.text[: starts[-1]], starts, packed.contexts[:count], packed.committed[:count]
+    )
     return Unpacked(cleared, kept, skipped)
 
 
@@ -199,26 +204,26 @@ def decode(record: bytes) -> Batch | None:
     if unpacked.skipped:
         return None
     origin = int.from_bytes(record[records.ORIGIN_AT : records.CHECKSUM_AT], "little")
-    return Batch(origin, phrases_of(unpacked.runs), unpacked.cleared)
+    return Batch(origin, phrases_of(unpacked.phrases), unpacked.cleared)
 
 
-def phrases_of(runs: Runs) -> tuple[Phrase, ...]:
+def phrases_of(packed: PackedPhrases) -> tuple[Phrase, ...]:
     """The phrases as `Phrase` values."""
-    text, starts, contexts = runs.text.tolist(), runs.starts.tolist(), runs.contexts.tolist()
+    text, starts, contexts = packed.text.tolist(), packed.starts.tolist(), packed.contexts.tolist()
     return tuple(
         Phrase(tuple(text[start : start + context]), tuple(text[start + context : end]), committed)
         for start, end, context, committed in zip(
-            starts, starts[1:], contexts, runs.committed.tolist(), strict=False
+            starts, starts[1:], contexts, packed.committed.tolist(), strict=False
         )
     )
 
 
-def count_into(index: PhraseIndex, runs: Runs) -> None:
+def count_into(index: PhraseIndex, packed: PackedPhrases) -> None:
     """Counts phrases; releases the index to other threads every few hundred microseconds."""
-    weights = np.where(runs.committed, 1.0, PREDICTED_WEIGHT)
+    weights = np.where(packed.committed, 1.0, PREDICTED_WEIGHT)
     for begin in range(0, weights.size, COUNTED_AT_ONCE):
         end = min(begin + COUNTED_AT_ONCE, weights.size)
-        index.count(runs.text, runs.starts, runs.contexts, weights, begin, end)
+        index.count(packed.text, packed.starts, packed.contexts, weights, begin, end)
         if end < weights.size:
             time.sleep(PAUSE_S)
 

@@ -6,7 +6,7 @@ from draftloop import calibration
 from draftloop.runtime.compiling import compilable
 
 bucket = compilable(calibration.bucket)
-together = compilable(calibration.pooled_cell)
+pooled_cell = compilable(calibration.pooled_cell)
 cell_of = compilable(calibration.cell_of)
 count = compilable(calibration.count)
 estimate = compilable(calibration.estimate)

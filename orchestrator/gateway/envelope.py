@@ -22,10 +22,10 @@ from draftloop.errors import (
     Unavailable,
 )
 from draftloop.request import is_request_id
-from orchestrator.ending import Shutdown, shutdown_error
 from orchestrator.gateway.answers import JsonAnswer, is_anthropic_path, refusal
 from orchestrator.gateway.errors import Problem, problem, too_large, too_slow, unsupported_encoding
 from orchestrator.metrics import HTTP_REQUESTS, count_refused
+from orchestrator.shutdown import Shutdown, shutdown_error
 
 REQUEST_ID_HEADER = "x-request-id"
 ANTHROPICS_REQUEST_ID_HEADER = "request-id"

@@ -11,7 +11,6 @@ from draftloop.deadline import Deadline
 from draftloop.errors import InvalidInput, Unavailable
 from draftloop.request import GenerationParameters, SamplingParameters, check_token_counts
 from orchestrator.access import Caller
-from orchestrator.ending import Shutdown
 from orchestrator.front import Front
 from orchestrator.gateway.anthropic.answer import MessageAnswer
 from orchestrator.gateway.anthropic.body import MessagesBody
@@ -42,6 +41,7 @@ from orchestrator.gateway.structure import grammar_of
 from orchestrator.gateway.work import Form, Work
 from orchestrator.loop import Generation
 from orchestrator.metrics import counting_refusals
+from orchestrator.shutdown import Shutdown
 
 TIMEOUT_HEADER = "x-request-timeout"
 

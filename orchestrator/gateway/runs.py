@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from draftloop.tracing import Headers
 from orchestrator.access import Caller
-from orchestrator.ending import shutdown_error
 from orchestrator.figures import Piece
 from orchestrator.front import Front
 from orchestrator.loop import LENGTH, Generation
+from orchestrator.shutdown import shutdown_error
 
 EMPTY_PIECE = Piece(token_ids=(), sources=(), decode_texts=tuple)
 

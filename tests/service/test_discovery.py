@@ -17,9 +17,9 @@ from draftloop.rpc import convert
 from draftloop.rpc.channel import open_channel
 from orchestrator import discovery as discovery_module
 from orchestrator.addresses import Address, AddressBook
-from orchestrator.beginnings import BLOCK_TOKENS
 from orchestrator.clients import drafter_info
 from orchestrator.discovery import Discovery, ServiceInfo
+from orchestrator.prefix_index import BLOCK_TOKENS
 from protos import drafter_pb2_grpc
 from tests.faults import fakes
 from tests.support.model_info import model_info

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from draftloop.errors import DeadlineExceeded, Overloaded, Unavailable
-from orchestrator.ending import Shutdown
 from orchestrator.gateway import stream
 from orchestrator.gateway.answers import error_events, event
 from orchestrator.gateway.runs import steps
 from orchestrator.gateway.stream import EventStream
+from orchestrator.shutdown import Shutdown
 from tests.support.waiting import eventually
 
 SCOPE: dict[str, Any] = {"type": "http"}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from draftloop.calibration import Calibration
 from draftloop.tree import DraftBudget, DraftTree
-from phrase_store.counts import count_runs
+from phrase_store.counts import count_phrases
 from phrase_store.index import PhraseIndex, grow, warm_up
 from phrase_store.table import (
     BUCKET_BYTES,
@@ -108,11 +108,11 @@ def test_buckets_are_those_of_a_table_that_had_as_many_from_the_start(
     text = np.array(random_text(length, seed), np.int32)
     starts, contexts, weights = np.array([0, text.size]), np.array([0]), np.ones(1)
     grown = empty_table(256 * KIB, 0.001, grows=True)
-    count_runs(*grown, text, starts, contexts, weights, 0, 1)
+    count_phrases(*grown, text, starts, contexts, weights, 0, 1)
     direct = empty_table(256 * KIB, 0.001, grows=True)
     for total in (FIRST_BUCKETS, DOUBLINGS, UNSPLIT):
         direct.state[total] = grown.state[total]
-    count_runs(*direct, text, starts, contexts, weights, 0, 1)
+    count_phrases(*direct, text, starts, contexts, weights, 0, 1)
     if not grown.state[EVICTIONS]:
         assert contents(grown) == contents(direct)
 

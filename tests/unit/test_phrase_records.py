@@ -135,13 +135,13 @@ def test_batched_decoding_matches_one_by_one(
             expected += phrases
     unpacked = unpack([b"damaged", *encoded, SAMPLE[:-1]], own_origins)
     assert unpacked.skipped == 2 and unpacked.cleared == cleared
-    assert list(phrases_of(unpacked.runs)) == expected
+    assert list(phrases_of(unpacked.phrases)) == expected
 
 
 def test_predictions_from_the_log_count_less_than_text() -> None:
     index = PhraseIndex(max_bytes=1 << 16)
     phrases = [Phrase((1,), (6,)), Phrase((1,), (5,), committed=False)]
-    count_into(index, unpack([encode(1, phrases)]).runs)
+    count_into(index, unpack([encode(1, phrases)]).phrases)
     budget = DraftBudget(max_nodes=1, max_depth=1)
     calibration = Calibration()
     draft = grow((1,), budget, shared=index, own=None, calibration=calibration)

@@ -1,4 +1,4 @@
-"""`run_ahead`: a producer runs ahead of its consumer and ends with it."""
+"""`unblocked`: a producer runs ahead of its consumer and ends with it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from orchestrator.ahead import run_ahead
+from orchestrator.unblocked import unblocked
 
 
 class Source:
@@ -39,13 +39,13 @@ class Source:
 
 async def test_items_arrive_in_order() -> None:
     source = Source(5)
-    assert [item async for item in run_ahead(source.items())] == [0, 1, 2, 3, 4]
+    assert [item async for item in unblocked(source.items())] == [0, 1, 2, 3, 4]
     assert source.cleaned_up
 
 
 async def test_source_does_not_wait_for_its_consumer() -> None:
     source = Source(5, endless=True)
-    async with contextlib.aclosing(run_ahead(source.items())) as items:
+    async with contextlib.aclosing(unblocked(source.items())) as items:
         assert await anext(items) == 0
         await asyncio.sleep(0.05)  # the consumer is busy, as with a client that reads slowly
         assert source.produced == [0, 1, 2, 3, 4]
@@ -55,7 +55,7 @@ async def test_error_is_raised_after_the_preceding_items() -> None:
     source = Source(3, error=ValueError("on purpose"))
     received: list[int] = []
     with pytest.raises(ValueError, match="on purpose"):
-        async for item in run_ahead(source.items()):
+        async for item in unblocked(source.items()):
             received.append(item)
             await asyncio.sleep(0.01)  # the error is raised long before the last item is taken
     assert received == [0, 1, 2]
@@ -63,7 +63,7 @@ async def test_error_is_raised_after_the_preceding_items() -> None:
 
 async def test_closing_waits_for_the_source_to_clean_up() -> None:
     source = Source(2, endless=True)
-    items = run_ahead(source.items())
+    items = unblocked(source.items())
     assert await anext(items) == 0
     assert not source.cleaned_up
     await items.aclose()
@@ -74,7 +74,7 @@ async def test_cancelling_the_consumer_waits_for_the_source_to_clean_up() -> Non
     source = Source(1, endless=True)
 
     async def consume() -> None:
-        async with contextlib.aclosing(run_ahead(source.items())) as items:
+        async with contextlib.aclosing(unblocked(source.items())) as items:
             async for _ in items:
                 pass
 
@@ -88,7 +88,7 @@ async def test_cancelling_the_consumer_waits_for_the_source_to_clean_up() -> Non
 
 async def test_source_does_not_start_before_the_first_request() -> None:
     source = Source(2)
-    items = run_ahead(source.items())
+    items = unblocked(source.items())
     await asyncio.sleep(0.02)
     assert not source.produced
     await items.aclose()
@@ -106,7 +106,7 @@ async def test_error_after_the_consumer_has_left_is_dropped() -> None:
 
     complaints: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
-    items = run_ahead(source())
+    items = unblocked(source())
     assert await anext(items) == 0
     await items.aclose()
     del items

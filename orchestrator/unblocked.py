@@ -10,7 +10,7 @@ from typing import TypeVar
 Item = TypeVar("Item")
 
 
-async def run_ahead(source: AsyncGenerator[Item, None]) -> AsyncGenerator[Item, None]:
+async def unblocked(source: AsyncGenerator[Item, None]) -> AsyncGenerator[Item, None]:
     """Yields and raises what `source` does, but `source` never waits for the consumer.
 
     Closing this generator closes `source` and waits until it has cleaned up. Items that the

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.beginnings import BLOCK_TOKENS, MAX_BLOCKS, PrefixIndex
+from orchestrator.prefix_index import BLOCK_TOKENS, MAX_BLOCKS, PrefixIndex
 
 
 def place_of(index: PrefixIndex[str], tokens: list[int], group: str) -> str | None:
