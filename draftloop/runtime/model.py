@@ -283,6 +283,7 @@ class LanguageModel:
                 self.prepared.verify(forward, samplers[0].noise(1, 2), ChoiceSettings(1.0, 1))
                 slot.truncate(0)
             slot.branch((0,), (ROOT,))
+            slot.ancestors(0)
             slot.keep((0,))
             slot.advance((0,))
         finally:

@@ -35,6 +35,11 @@ LATENT: dict[str, Any] = {
 }  # fmt: skip
 NAMED_OTHERWISE = ("num_hidden_layers", "num_key_value_heads", "intermediate_size")
 EXPERTS: dict[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 2}
+# gpt-oss has YaRN by default, for 131,072 positions.
+YARN: dict[str, Any] = {
+    "rope_type": "yarn", "rope_theta": 150000.0, "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0,
+    "truncate": False, "original_max_position_embeddings": SIZES["max_position_embeddings"] // 4,
+}  # fmt: skip
 # They cover different kinds of attention, positions and names of sizes, not all of transformers.
 FAMILIES: dict[str, PretrainedConfig] = {
     "llama": llama_config(),
@@ -55,8 +60,10 @@ FAMILIES: dict[str, PretrainedConfig] = {
     "gpt_neox": GPTNeoXConfig(**OWN_HEADS),
     # The kernel does not support heads of six dimensions: torch computes them, as on a GPU.
     "gemma2 by torch": Gemma2Config(**WIDE, head_dim=6, attn_logit_softcapping=2.0),
-    "gpt_oss by torch": GptOssConfig(**WIDE, **EXPERTS, head_dim=6, sliding_window=8),
-    "gpt_oss": GptOssConfig(**WIDE, **EXPERTS, head_dim=8, sliding_window=8),
+    "gpt_oss by torch": GptOssConfig(
+        **WIDE, **EXPERTS, head_dim=6, sliding_window=8, rope_parameters=YARN
+    ),
+    "gpt_oss": GptOssConfig(**WIDE, **EXPERTS, head_dim=8, sliding_window=8, rope_parameters=YARN),
     "opt": OPTConfig(**OWN_HEADS, ffn_dim=48, word_embed_proj_dim=32),
     # The layers of these two see the sliding window only through their mask.
     "phimoe": PhimoeConfig(**WIDE, **EXPERTS, sliding_window=8),
