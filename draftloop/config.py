@@ -268,11 +268,12 @@ def broken_rules(error: ValidationError) -> Iterator[tuple[str, str, Any]]:
 def explain(error: ValidationError) -> str:
     """One line per broken rule: setting, rule and value.
 
-    The value is not added to a rule that already mentions it: such a rule masks secrets.
+    The value is not added to a rule that already mentions it: such a rule masks secrets. A rule of
+    the settings as a whole has all of them as its value, secrets included.
     """
     lines = []
     for name, rule, value in broken_rules(error):
-        suffix = "" if "; got " in rule else f"; got {value!r}"
+        suffix = "" if "; got " in rule or not name else f"; got {value!r}"
         lines.append(f"{name or 'settings'}: {rule}{suffix}")
     return "\n".join(lines)
 

@@ -26,7 +26,7 @@ def serving_metrics(listen: str) -> Iterator[None]:
     host, _, port = listen.rpartition(":")
     try:
         server, thread = start_http_server(int(port), host.strip("[]"), REGISTRY)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # UnicodeError: no valid name of a host
         raise StartupFailure(
             f"metrics_listen: {listen} cannot be bound, is it in use? "
             f"Stop what listens there or choose another --metrics-listen ({error})"

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from draftloop.environment import PHRASES_URL
 from draftloop.errors import InvalidInput
-from orchestrator.cli_common import clear_errors, console, progress
+from orchestrator.cli_common import clear_errors, console, error_console, progress
 from orchestrator.replaced_file import replacing
 
 if TYPE_CHECKING:
@@ -162,8 +162,9 @@ def export_(
             write_header(target)
             for name, log in _logs(url, names):
                 record_count += export_log(log, name, target, report_progress)
-        console.print(f"wrote {record_count:,} records of {len(names)} namespaces to {file}",
-                      markup=False, soft_wrap=True)  # fmt: skip
+        # Not to standard output, which may be the file.
+        error_console.print(f"wrote {record_count:,} records of {len(names)} namespaces to {file}",
+                            markup=False, soft_wrap=True)  # fmt: skip
 
 
 @app.command(name="import")

@@ -42,8 +42,8 @@ def up(
     context: typer.Context,
     config: Annotated[Path | None, typer.Option(help="TOML file with these settings.")] = None,
     target: Annotated[Path | None, typer.Option(help="Folder of the target model.")] = None,
-    draft: Annotated[
-        Path | None, typer.Option(help="Folder of the draft model; none starts no drafter.")
+    draft: Annotated[  # no Path, as typer would make one of "none"
+        str | None, typer.Option(help="Folder of the draft model; none starts no drafter.")
     ] = None,
     smaller_models: Annotated[
         str | None, typer.Option(help="Folders of further draft models, separated by commas.")

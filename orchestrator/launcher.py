@@ -137,7 +137,7 @@ class Stack:
 
     def _wait_until_ready(self, process: RoleProcess, deadline: float) -> None:
         limit = f"start_timeout_s = {self.config.start_timeout_s:g} seconds (--start-timeout-s)"
-        process.wait_until_ready(deadline, limit)
+        process.wait_until_ready(deadline, limit, beside=self.processes.values())
         self._on_ready(process)
 
     def _require_orchestrator_flags(self) -> None:

@@ -51,8 +51,8 @@ def _bind_problem(host: str, port: int) -> str:
         with contextlib.closing(socket.socket(family, socket.SOCK_STREAM)) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host.strip("[]"), port))
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
+    except (OSError, UnicodeError) as error:  # UnicodeError: no valid name of a host
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
             return "is in use; stop what listens there or choose another port"
         return f"cannot be listened on: {error}"
     return ""

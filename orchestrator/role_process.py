@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
@@ -79,21 +80,31 @@ class RoleProcess:
                 env=self.environment,
             )  # fmt: skip
 
-    def wait_until_ready(self, deadline: float, limit: str = "its time") -> None:
+    def wait_until_ready(
+        self, deadline: float, limit: str = "its time", beside: Collection[RoleProcess] = ()
+    ) -> None:
         """Waits until the role is ready.
 
-        Raises StartupFailure, quoting the service's last output, if it ends or takes too long.
-        `limit` describes the time until the deadline and the flag that changes it.
+        Raises StartupFailure, quoting the service's last output, if it or one of the processes
+        `beside` it ends, or if it takes too long. `limit` describes the time until the deadline and
+        the flag that changes it.
         """
         while not self._address_file.exists():
-            log = f"(log: {self.log_file})"
-            if self.process is None or self.process.poll() is not None:
-                raise StartupFailure(f"{self.role} did not start: {self.last_log_line()} {log}")
+            for process in (self, *beside):
+                process.require_running()
             if time.monotonic() > deadline:
-                details = f"last said: {self.last_log_line()} {log}"
+                details = f"last said: {self.last_log_line()} (log: {self.log_file})"
                 raise StartupFailure(f"{self.role} was not ready within {limit}; {details}")
             time.sleep(POLL_S)
         self.address = self._address_file.read_text()
+
+    def require_running(self) -> None:
+        """Raises StartupFailure, quoting the service's last output, if the process has ended."""
+        if self.process is None or self.process.poll() is not None:
+            what = "ended" if self.address else "did not start"
+            raise StartupFailure(
+                f"{self.role} {what}: {self.last_log_line()} (log: {self.log_file})"
+            )
 
     def last_log_line(self) -> str:
         """The last log line that is not JSON, or else the last line.

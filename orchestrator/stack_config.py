@@ -129,7 +129,7 @@ class StackConfig(BaseModel):
         values: dict[str, Any] = {}
         if file is not None:
             try:
-                values = tomllib.loads(file.read_text(encoding="utf-8"))
+                values = tomllib.loads(file.read_text(encoding="utf-8-sig"))
             except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
                 raise StartupFailure(f"config: {file} cannot be read: {error}") from None
             _refuse_unknown(values, cls.model_fields)

@@ -54,7 +54,7 @@ class Asker:
         """
         try:
             response = await self._client.get("/v1/models")
-        except httpx.TransportError as error:
+        except (httpx.TransportError, httpx.DecodingError) as error:
             raise Unavailable(
                 f"no answer from {self._client.base_url}: {_error_text(error)}"
             ) from None

@@ -28,7 +28,8 @@ def connect(
     """An HTTP client with these options.
 
     For `https://` servers, the system's authorities are trusted unless `tls_ca` is given. Their
-    certificates must name `tls_server_name` or, without that, the host of the address.
+    certificates must name `tls_server_name` or, without that, the host of the address. Given files
+    require such a server: the key and the prompts would be sent unencrypted to another.
 
     Raises InvalidInput for an invalid address or key, StartupFailure for unusable files.
     """
@@ -37,7 +38,7 @@ def connect(
         request.extensions["sni_hostname"] = tls_server_name
 
     return httpx.AsyncClient(
-        base_url=_base_url(server),
+        base_url=_base_url(server, encrypted=tls_ca is not None or tls_certificate is not None),
         headers={"authorization": bearer(api_key)} if api_key is not None else {},
         timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S, pool=None),
         limits=httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency),
@@ -47,15 +48,21 @@ def connect(
     )
 
 
-def _base_url(server: str) -> str:
-    """The address without the /v1 that OpenAI's clients want: requests' paths have it."""
+def _base_url(server: str, *, encrypted: bool) -> str:
+    """The address without the /v1 that OpenAI's clients want: requests' paths have it.
+
+    `encrypted`: it must be one that uses TLS.
+    """
     try:
         url = httpx.URL(server)
     except httpx.InvalidURL:
         url = httpx.URL("")
-    if url.scheme not in ("http", "https") or not url.host:
+    is_port = url.port is None or 0 < url.port < 65536
+    if url.scheme not in ("http", "https") or not url.host or not is_port:
         rule = "must be the address of an HTTP API, such as http://127.0.0.1:8000"
         raise InvalidInput("server", rule, server)
+    if encrypted and url.scheme != "https":
+        raise InvalidInput("server", "must be https://… where TLS files are given", server)
     return str(url).rstrip("/").removesuffix("/v1")
 
 

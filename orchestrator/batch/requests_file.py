@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -44,6 +45,7 @@ def read_requests(file: Path) -> Iterator[BatchRequest]:
     """Reads requests one by one, without empty lines. Raises InvalidInput naming line and field."""
     with file.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
+            line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
             if line.strip():
                 yield _parse_line(line, f"{file.name}, line {number}")
 

@@ -12,7 +12,7 @@ import grpc
 from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, RetryInfo
 
 from draftloop.config import REPOSITORY, bundled_model
-from draftloop.speculation import STRATEGIES
+from draftloop.speculation import DRAFTER_STRATEGIES, STRATEGIES
 from orchestrator.tokenizer import Tokenizer
 from protos import generation_pb2 as pb
 from protos import generation_pb2_grpc
@@ -100,3 +100,24 @@ __all__ = [
     "STRATEGIES", "BadRequest", "Case", "Client", "ErrorInfo", "RetryInfo", "bad_field",
     "first_difference", "held_out_prompts",
 ]  # fmt: skip
+
+
+def assert_drafted_alike(
+    client: Client,
+    cases: Sequence[Case],
+    expected: list[list[int]],
+    strategy: str,
+    concurrency: int,
+    draft_tokens: int,
+) -> None:
+    """Asserts the expected tokens and that there were drafts, by a model if the strategy has one.
+
+    With a drafter that does not answer, the tokens alone would be equal too.
+    """
+    answers = client.answers(cases, strategy, concurrency, max_draft_tokens=draft_tokens)
+    outputs = [list(answer.token_ids) for answer in answers]
+    assert not first_difference(expected, outputs), strategy
+    figures = [answer.summary.speculation for answer in answers]
+    assert sum(each.draft_tokens for each in figures) > 0, strategy
+    if strategy in DRAFTER_STRATEGIES:
+        assert sum(each.draft_forwards for each in figures) > 0, strategy

@@ -35,15 +35,15 @@ def test_no_strategy_emits_banned_tokens(
     The draft model follows the same bans. Otherwise each such place would cost it an acceptance.
     """
     plain = client.tokens(cases[:4], "autoregressive")
-    words = [tokenizer.decode(tokens[2:4]) for tokens in plain]
-    words = [word for word in words if word.strip()]
+    words = [word for tokens in plain if (word := tokenizer.decode(tokens[2:4])).strip()]
+    assert words
     ends = [tokens[7] for tokens in plain]
     banned: dict[str, Any] = {
         "bad_words": words, "min_tokens": 20, "stop_token_ids": ends, "stop": ["\n"],
     }  # fmt: skip
     expected = client.answers(cases[:4], "autoregressive", **banned)
-    for answer, word in zip(expected, words, strict=False):
-        assert word not in answer.text and len(answer.token_ids) >= 20
+    for answer in expected:
+        assert not any(word in answer.text for word in words) and len(answer.token_ids) >= 20
         assert not set(ends) & set(answer.token_ids[:20])
     tokens = [list(answer.token_ids) for answer in expected]
     assert first_difference(plain, tokens)

@@ -28,7 +28,7 @@ from tests.e2e.client import CALL_TIMEOUT_S, Case, RetryInfo
 from tests.e2e.http_client import LONG, MODEL, PROMPT, complete
 from tests.support.forked import ForkedRole
 from tests.support.rich_errors import detail
-from tests.support.sessions import open_sessions, wait_until_free
+from tests.support.sessions import open_sessions, wait_until_free, work_stops
 from tests.support.tcp_proxy import TcpProxy
 
 
@@ -213,7 +213,8 @@ def test_head_requests_have_no_body(http: httpx.Client, path: str) -> None:
 
 def test_request_ids_are_returned(http: httpx.Client) -> None:
     assert http.get("/health", headers={"X-Request-Id": "mine"}).headers["x-request-id"] == "mine"
-    assert http.get("/health", headers={"X-Request-Id": "a" * 500}).headers["x-request-id"] != "a"
+    other = http.get("/health", headers={"X-Request-Id": "a" * 500}).headers["x-request-id"]
+    assert len(other) <= 128 and "aa" not in other
 
 
 # No drafts: with them a fast machine finishes before the client can leave.
@@ -225,21 +226,21 @@ SLOWLY: dict[str, Any] = {
 
 def test_request_timeout(http: httpx.Client, stack: Stack) -> None:
     body = SLOWLY
-    answer = http.post("/v1/completions", json=body, headers={"X-Request-Timeout": "0.5"})
-    assert answer.status_code == 504 and answer.json()["error"]["code"] == "timeout"
-    refused = http.post("/v1/completions", json=body, headers={"X-Request-Timeout": "soon"})
-    assert refused.status_code == 400
-    wait_until_free(stack)
+    with work_stops(stack, LONG):
+        answer = http.post("/v1/completions", json=body, headers={"X-Request-Timeout": "0.5"})
+        assert answer.status_code == 504 and answer.json()["error"]["code"] == "timeout"
+        refused = http.post("/v1/completions", json=body, headers={"X-Request-Timeout": "soon"})
+        assert refused.status_code == 400
 
 
 def test_error_event_in_a_stream(api: OpenAI, stack: Stack) -> None:
     """The status has been sent already, so the client raises the error of the stream's event."""
     body = {name: SLOWLY[name] for name in ("ignore_eos", "speculative")}
-    stream = complete(api, max_tokens=LONG, stream=True, extra_body=body,
-                      extra_headers={"X-Request-Timeout": "1"})  # fmt: skip
-    with pytest.raises(openai.APIError, match="deadline"):
-        list(stream)
-    wait_until_free(stack)
+    with work_stops(stack, LONG):
+        stream = complete(api, max_tokens=LONG, stream=True, extra_body=body,
+                          extra_headers={"X-Request-Timeout": "0.7"})  # fmt: skip
+        with pytest.raises(openai.APIError, match="deadline"):
+            list(stream)
 
 
 @pytest.mark.parametrize("streamed", [True, False])
@@ -247,7 +248,7 @@ def test_disconnected_client_frees_its_sessions(base: str, stack: Stack, streame
     body = {**SLOWLY, "stream": streamed, "n": 2}
     wait_until_free(stack)
     timeout = httpx.Timeout(CALL_TIMEOUT_S, read=CALL_TIMEOUT_S if streamed else 0.5)
-    with httpx.Client(base_url=base, timeout=timeout) as client:
+    with work_stops(stack, LONG), httpx.Client(base_url=base, timeout=timeout) as client:
         if streamed:
             with client.stream("POST", "/v1/completions", json=body) as answer:
                 chunks = answer.iter_bytes()
@@ -256,7 +257,6 @@ def test_disconnected_client_frees_its_sessions(base: str, stack: Stack, streame
         else:
             with pytest.raises(httpx.ReadTimeout):
                 client.post("/v1/completions", json=body)
-    wait_until_free(stack)
 
 
 @asynccontextmanager

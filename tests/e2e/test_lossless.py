@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,7 +17,14 @@ from draftloop.runtime.cpu_linear import UNIT
 from draftloop.speculation import DRAFTER_STRATEGIES
 from orchestrator.stack_config import StackConfig
 from protos import generation_pb2 as pb
-from tests.e2e.client import STRATEGIES, Case, Client, first_difference, held_out_prompts
+from tests.e2e.client import (
+    STRATEGIES,
+    Case,
+    Client,
+    assert_drafted_alike,
+    first_difference,
+    held_out_prompts,
+)
 from tests.e2e.conftest import SAMPLINGS, UNFILTERED
 from tests.e2e.streams import Streams
 from tests.support.forked import ForkedStack
@@ -136,24 +144,7 @@ def test_fifty_prompts_equal_plain_decoding(
     assert sum(answer.summary.speculation.draft_tokens for answer in answers)
 
 
-def assert_drafted_alike(
-    client: Client,
-    cases: list[Case],
-    expected: list[list[int]],
-    strategy: str,
-    concurrency: int,
-) -> None:
-    """Asserts the expected tokens and that there were drafts, by a model if the strategy has one.
-
-    With a drafter that does not answer, the tokens alone would be equal too.
-    """
-    answers = client.answers(cases, strategy, concurrency, max_draft_tokens=DRAFT_TOKENS)
-    outputs = [list(answer.token_ids) for answer in answers]
-    assert not first_difference(expected, outputs), strategy
-    figures = [answer.summary.speculation for answer in answers]
-    assert sum(each.draft_tokens for each in figures) > 0, strategy
-    if strategy in DRAFTER_STRATEGIES:
-        assert sum(each.draft_forwards for each in figures) > 0, strategy
+drafted_alike = partial(assert_drafted_alike, draft_tokens=DRAFT_TOKENS)
 
 
 @pytest.mark.timeout(600)
@@ -171,7 +162,7 @@ def test_larger_draft_model_and_three_stage_cascade_equal_plain_decoding(
     with ForkedStack(config) as running:
         client = Client(running.address)
         for strategy, concurrency in (("cascade", 2), ("fused", 2), ("fused", 1)):
-            assert_drafted_alike(client, cases[:count], expected[:count], strategy, concurrency)
+            drafted_alike(client, cases[:count], expected[:count], strategy, concurrency)
         client.channel.close()
 
 
@@ -193,7 +184,7 @@ def test_bfloat16_equals_plain_decoding(cases: list[Case]) -> None:
         assert client.tokens(cases, "autoregressive", TOGETHER) == plain
         for strategy in ("fused", "opt_tree", "lookahead"):
             for concurrency in (1, TOGETHER):
-                assert_drafted_alike(client, cases, plain, strategy, concurrency)
+                drafted_alike(client, cases, plain, strategy, concurrency)
         client.channel.close()
 
 
@@ -216,7 +207,7 @@ def test_quantized_weights_equal_plain_decoding(cases: list[Case], target: Any, 
         assert any(len(tokens) > 10 for tokens in plain)
         assert client.tokens(cases, "autoregressive", concurrency=8) == plain
         for strategy, concurrency in (("fused", 1), ("fused", 8), ("lookahead", 4), ("cascade", 2)):
-            assert_drafted_alike(client, cases, plain, strategy, concurrency)
+            drafted_alike(client, cases, plain, strategy, concurrency)
         client.channel.close()
 
 
@@ -234,7 +225,7 @@ def test_split_models_equal_plain_decoding(cases: list[Case], expected: list[lis
         assert served.verifier.tensor_parallel_size == served.drafter.tensor_parallel_size == 2
         assert client.tokens(cases[:count], "autoregressive", 8) == expected[:count]
         for strategy, concurrency in (("fused", 1), ("opt_tree", 8)):
-            assert_drafted_alike(client, cases[:count], expected[:count], strategy, concurrency)
+            drafted_alike(client, cases[:count], expected[:count], strategy, concurrency)
         client.channel.close()
 
 

@@ -30,6 +30,7 @@ def test_logprobs_do_not_depend_on_the_drafts(
 
 def test_greedy_tokens_have_the_highest_logprob(client: Client, cases: list[Case]) -> None:
     answer = client.once(cases[0], "fused", logprobs=1)
+    assert len(answer.logprobs) == len(answer.token_ids) > 0
     for entry in answer.logprobs:
         assert list(entry.top_token_ids) == [entry.token_id]
         assert entry.top_logprobs[0] == entry.logprob <= 0

@@ -52,6 +52,18 @@ def test_flags_override_the_configuration_file(
     assert config.model_fields_set == {"host", "http_port", "verifier_flags"}
 
 
+@pytest.mark.parametrize("text", ["none", ""])
+def test_draft_none_starts_no_drafter(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """typer made a path of it, and the folder "none" was looked for."""
+    started: list[StackConfig] = []
+    monkeypatch.setattr(cli_up, "_run_stack", started.append)
+    result = CliRunner().invoke(app, ["up", "--draft", text])
+    assert result.exit_code == 0, result.output
+    assert [config.draft for config in started] == [None]
+    CliRunner().invoke(app, ["up", "--draft", "~/models/small"])
+    assert started[-1].draft == Path.home() / "models" / "small"
+
+
 def test_unknown_flags_are_refused_with_a_suggestion() -> None:
     assert refusal_message("--max-sessions", "32", "--port", "0") == (
         "--max-sessions: a flag of verifier and drafter, not of `draftloop up`: say "

@@ -86,7 +86,7 @@ def test_clearing_drops_phrases_that_were_not_written_yet(
     server: RedisServer, open_store: Callable[..., PhraseStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They used to be written after it, and every other process counted them."""
-    monkeypatch.setattr(replication, "GATHER_S", 0.5)
+    monkeypatch.setattr(replication, "GATHER_S", 3.0)
     reader, writer = (open_store(server.url).namespace("m") for _ in range(2))
     writer.publish(1, phrase(5))
     assert writer.figures().waiting

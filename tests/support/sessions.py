@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import grpc
@@ -47,6 +49,16 @@ def wait_for_forwards(address: str, count: int, role: str = "verifier") -> None:
     """Waits until the model service has run `count` more forwards."""
     before = load_of(address, role).forwards
     until(lambda: load_of(address, role).forwards >= before + count, 60)
+
+
+@contextmanager
+def work_stops(stack: Stack, tokens: int) -> Iterator[None]:
+    """Fails the test unless sessions that the block opens end long before `tokens` forwards."""
+    verifier = stack.processes["verifier"].address
+    before = load_of(verifier, "verifier").forwards
+    yield
+    wait_until_free(stack)
+    assert load_of(verifier, "verifier").forwards - before < tokens // 2
 
 
 def wait_until_free(stack: Stack) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,6 +14,7 @@ from tenacity import wait_none
 from draftloop.errors import Forbidden, InvalidInput, Unauthenticated, Unavailable
 from orchestrator.batch import asker
 from orchestrator.batch.asker import Asker
+from orchestrator.batch.connection import connect
 from orchestrator.batch.requests_file import MAX_URL_LENGTH, BatchRequest
 
 ServerReply = httpx.Response | Exception
@@ -113,6 +115,20 @@ async def test_redirecting_server_is_reported_before_the_first_request() -> None
     async with httpx.AsyncClient(transport=transport, base_url="http://there") as client:
         with pytest.raises(InvalidInput, match="sends on to https://there/v1/models"):
             await Asker(client, 60).require_server()
+
+
+@pytest.mark.parametrize(
+    ("server", "files", "words"),
+    [
+        ("http://127.0.0.1:80000", {}, "must be the address of an HTTP API"),
+        ("http://127.0.0.1:0", {}, "must be the address of an HTTP API"),
+        ("http://127.0.0.1:8000", {"tls_ca": Path("ca.pem")}, "must be https://"),
+    ],
+)
+def test_unusable_address_is_refused(server: str, files: dict[str, Path], words: str) -> None:
+    """An impossible port gave a traceback; with TLS files, the key was sent unencrypted."""
+    with pytest.raises(InvalidInput, match=words):
+        connect(server, api_key="key", timeout_s=1, concurrency=1, **files)  # type: ignore[arg-type]
 
 
 async def test_undecodable_body_is_retried() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import json
 import os
@@ -16,7 +17,7 @@ from draftloop.errors import InvalidInput
 from orchestrator.batch.answers_file import AnswersFile
 from orchestrator.batch.asker import Asker
 from orchestrator.batch.batch import Tally, run
-from orchestrator.batch.requests_file import BatchRequest, read_requests_by_id
+from orchestrator.batch.requests_file import BatchRequest, read_requests, read_requests_by_id
 from orchestrator.cli import app
 from orchestrator.cli_batch import _answer
 from orchestrator.cli_common import EXIT_FAILED
@@ -107,6 +108,13 @@ async def test_full_disk_is_reported(tmp_path: Path) -> None:
 async def run_and_tally(client: httpx.AsyncClient, answers: AnswersFile) -> Tally:
     asker = Asker(client, patience_s=0)
     return await run(iter([REQUEST]), answers, asker, concurrency=2, report_progress=lambda _: None)
+
+
+def test_byte_order_mark_of_windows_editors_is_ignored(tmp_path: Path) -> None:
+    file = tmp_path / "requests.jsonl"
+    line = '{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {}}\r\n'
+    file.write_bytes(codecs.BOM_UTF8 + line.encode())
+    assert [request.custom_id for request in read_requests(file)] == ["a"]
 
 
 def test_pipe_as_requests_file_is_refused(tmp_path: Path) -> None:
