@@ -44,12 +44,15 @@ class Speeds:
 
     @classmethod
     def measured(cls, record: str, profile: str, *, prompts_of: str | None = None) -> Speeds:
-        """Speeds in a record; with `prompts_of`, only for prompts that this record has too."""
-        files = {sample["file"] for sample in read_record(prompts_of or record)["samples"]}
+        """Speeds in a record; with `prompts_of`, only for prompts that this record has too.
+
+        A file may be a prompt of one workload and not of another.
+        """
+        prompts = set(map(_prompt, read_record(prompts_of or record)["samples"]))
         return cls.of(
             sample
             for sample in read_record(record)["samples"]
-            if sample["profile"] == profile and sample["file"] in files
+            if sample["profile"] == profile and _prompt(sample) in prompts
         )
 
     @classmethod
@@ -70,3 +73,8 @@ class Speeds:
         if len(found) < len(cells):
             return None
         return statistics.geometric_mean(found)
+
+
+def _prompt(sample: Mapping[str, Any]) -> tuple[str, str]:
+    """The prompt of a run: its workload and file."""
+    return sample["workload"], sample["file"]

@@ -84,9 +84,9 @@ def low_temperature() -> list[str]:
 
 
 def larger_draft_model() -> list[str]:
-    """The small and the larger draft model side by side."""
+    """The small and the larger draft model side by side, on the prompts that both were given."""
     small = Speeds.measured(MAIN, "300M", prompts_of=LARGER)
-    large = Speeds.measured(LARGER, "300M-large")
+    large = Speeds.measured(LARGER, "300M-large", prompts_of=MAIN)
     columns = [
         column
         for workload in MAIN_WORKLOADS

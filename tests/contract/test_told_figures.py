@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import fmean, harmonic_mean
 from typing import Any
 
+from benchmarks.prompts import MAIN_WORKLOADS
 from benchmarks.speeds import read_record
 from benchmarks.summaries import server_rates
 from tests.contract.repository import ROOT, prose
@@ -36,14 +38,40 @@ def rows(record: str, profile: str, temperature: float) -> Iterator[dict[str, An
 
 def test_tokens_per_round_where_the_output_repeats_its_input() -> None:
     page = ROOT / "README.md"
-    words = match_groups(page, r"with `fused` (\w+) tokens a round, in greedy decoding (\w+)\.")
+    words = match_groups(
+        page,
+        r"`fused` ([\d.]+) tokens a round over all runs together, in greedy decoding ([\d.]+)\.",
+    )
+    # Every run has the same number of tokens: rounds are added up, not averaged.
     measured = [
-        round(row["tokens_per_round"])
+        harmonic_mean(run["tokens_per_round"] for run in runs("editing", temperature, "fused warm"))
         for temperature in (0.8, 0.0)
-        for row in rows(MAIN, "300M", temperature)
-        if (row["workload"], row["method"]) == ("editing", "fused warm")
     ]
-    assert [NUMBERS[word] for word in words] == measured
+    assert [float(word) for word in words] == [round(tokens, 1) for tokens in measured]
+
+
+def runs(workload: str, temperature: float, method: str) -> list[dict[str, Any]]:
+    """The main record's runs at 300M."""
+    wanted = ("300M", workload, temperature, method)
+    keys = ("profile", "workload", "temperature", "method")
+    samples = read_record(MAIN)["samples"]
+    return [sample for sample in samples if tuple(sample[key] for key in keys) == wanted]
+
+
+def test_speeds_with_the_prompts_time() -> None:
+    def mean_seconds(workload: str, method: str) -> float:
+        return fmean(
+            run["first_token_ms"] / 1000 + (run["tokens"] - 1) / run["tokens_per_second"]
+            for run in runs(workload, 0.8, method)
+        )
+
+    measured = [
+        f"{mean_seconds(workload, 'autoregressive') / mean_seconds(workload, 'fused warm'):.2f}"
+        for workload in MAIN_WORKLOADS
+    ]
+    told = r"`fused` makes ([\d.]+)x, ([\d.]+)x, ([\d.]+)x and ([\d.]+)x in "
+    assert match_groups(ROOT / "README.md", told + "these four workloads") == measured
+    assert match_groups(DOCS / "results.md", told + "the first table") == measured
 
 
 def test_forward_times_of_the_larger_draft_model() -> None:

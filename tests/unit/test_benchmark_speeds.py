@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks import speeds as speeds_module
 from benchmarks.results import row
 from benchmarks.speeds import Speeds
 from benchmarks.summaries import Column, labelled, mean, speed_table
@@ -33,6 +34,19 @@ def test_speeds_match_the_rows_of_the_record() -> None:
     runs = [sample("opt_tree", ratio=ratio, file=f"{ratio}.py") for ratio in (1.0, 1.5, 2.75)]
     speeds = Speeds.of(run.as_json() for run in runs)
     assert [*speeds.ratios.values()] == pytest.approx([row(runs).together])
+
+
+def test_records_are_compared_on_prompts_of_the_same_workload(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A file that the other record has in another workload only used to count as shared."""
+    shared = recorded_sample(1.0, 2.0, file="a.py", workload="completion")
+    elsewhere = recorded_sample(1.0, 8.0, file="b.py", workload="completion")
+    other = recorded_sample(1.0, 1.0, file="b.py", workload="agent")
+    records = {"one": [shared, elsewhere], "two": [shared, other]}
+    monkeypatch.setattr(speeds_module, "read_record", lambda name: {"samples": records[name]})
+    compared = Speeds.measured("one", shared["profile"], prompts_of="two")
+    assert compared.ratios == {("opt_tree", ("completion", 0.8)): pytest.approx(2.0)}
 
 
 def test_mean_is_none_when_a_cell_is_missing() -> None:
